@@ -93,6 +93,8 @@ class BrokerSource:
             )
         if self.store.health.failed:
             return "the store has failed"
+        if self.role.slave is not None and self.role.slave.parted.known():
+            return f"it serves nothing: {self.role.slave.parted.reason}"
         return None
 
     def status(self) -> Mapping[str, Any]:
@@ -118,7 +120,11 @@ class BrokerSource:
     def _replication_status(self) -> Mapping[str, Any]:
         slave, master = self.role.slave, self.role.master
         if slave is not None:
-            status: dict[str, Any] = {"master": slave.master.ha, "following": slave.following}
+            status: dict[str, Any] = {
+                "master": slave.master.ha,
+                "following": slave.following,
+                "parted": slave.parted.reason,
+            }
             if self.acting_master is not None:
                 status["duty"] = self.acting_master.rules.role.value
             return status
@@ -216,6 +222,11 @@ class BrokerSource:
                 "triomq_replication_following",
                 "1 while this slave hears from its master.",
                 slave.following,
+            )
+            yield gauge(
+                "triomq_replication_parted",
+                "1 while the log of this slave is known to be another one than its master's.",
+                slave.parted.known(),
             )
             if self.acting_master is not None:
                 yield gauge(

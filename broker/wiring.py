@@ -298,7 +298,8 @@ def open_server(
         ha_status=HaStatusRequests(store, role.master, role.slave),
         group_changes=group_changes,
         reject_sends=always if role.slave is not None else None,
-        reject_pulls=always if role.slave_reads.refused else None,
+        reject_pulls=role.slave_reads.refuses if role.slave is not None else None,
+        reject_commits=role.slave.parted.known if role.slave is not None else None,
     )
     server = Server(
         server_config,

@@ -108,7 +108,9 @@ class Processors:
     reject_sends: Callable[[], bool] | None = None
     """Set on a slave, which takes no messages; called before a request enters its pool."""
     reject_pulls: Callable[[], bool] | None = None
-    """The same, on a slave that serves no pulls."""
+    """The same, on a slave that may serve no pulls."""
+    reject_commits: Callable[[], bool] | None = None
+    """The same, on a slave whose log may have parted from its master's."""
 
 
 def in_pool(name: str, *rows: tuple[Code, Call] | tuple[Code, Call, type]) -> list[Handler]:
@@ -188,10 +190,16 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.QUERY_MESSAGE, do.query.by_key, query.QueryMessageHeader),
             (Code.VIEW_MESSAGE_BY_ID, do.query.by_offset, query.ViewMessageHeader),
         ),
+        Handler(
+            Code.UPDATE_CONSUMER_OFFSET,
+            offsets.update,
+            "consumer",
+            offset.UpdateConsumerOffsetHeader,
+            reject=do.reject_commits,
+        ),
         *in_pool(
             "consumer",
             (Code.QUERY_CONSUMER_OFFSET, offsets.query, offset.QueryConsumerOffsetHeader),
-            (Code.UPDATE_CONSUMER_OFFSET, offsets.update, offset.UpdateConsumerOffsetHeader),
             (
                 Code.GET_CONSUMER_LIST_BY_GROUP,
                 do.clients.consumer_list,

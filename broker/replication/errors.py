@@ -5,7 +5,8 @@
     ReplicationError
     ├── LinkSilent        nothing came for haHousekeepingInterval
     ├── LinkBroken        not a replication stream, or the wrong place of the log
-    └── LogsDiffer        the two logs have parted: an operator must decide
+    └── LogsDiffer        the two logs cannot be joined: an operator must decide
+        └── LogsParted    they have other bytes at the same place
 """
 
 from __future__ import annotations
@@ -25,3 +26,7 @@ class LinkBroken(ReplicationError):
 
 class LogsDiffer(ReplicationError):
     """The slave has bytes that its master lacks, or needs bytes that its master has deleted."""
+
+
+class LogsParted(LogsDiffer):
+    """Both have bytes at the same place, and they are others: the offsets mean other messages."""

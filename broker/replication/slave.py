@@ -16,9 +16,16 @@ from functools import partial
 import attrs
 import trio
 
-from triomq.broker.replication.errors import LinkBroken, LinkSilent, LogsDiffer, ReplicationError
+from triomq.broker.replication.errors import (
+    LinkBroken,
+    LinkSilent,
+    LogsDiffer,
+    LogsParted,
+    ReplicationError,
+)
 from triomq.broker.replication.link_socket import LinkSocket
 from triomq.broker.replication.master_link import LinkRules
+from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.rates import RateMeter
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.broker.replication.transfer import NAME_MAX, Event, LogData, MasterHello, TablesChanged
@@ -86,6 +93,7 @@ class ReplicationSlave:
     copy: LogCopy
     rules: LinkRules
     master: MasterAddress
+    parted: PartedLogs
     last_segment_only: bool = False
     busy_poll: bool = False
     """Whether to busy poll for messages if the master's senders wait for reports."""
@@ -198,6 +206,8 @@ class ReplicationSlave:
             try:
                 await run()
             except (ReplicationError, CopyRefused, StoreUnavailable, StoreIoError) as error:
+                if isinstance(error, LogsParted):
+                    self.parted.note(str(error))
                 # Only the first error is the reason; the others follow from it.
                 reason = reason or str(error)
             except trio.BrokenResourceError:
@@ -365,6 +375,9 @@ class ReplicationSlave:
                     else await self.store.log_bytes_cold(hello.check_start, end)
                 ),
             )
+            self.parted.note("")
+        elif end is None:
+            self.parted.note("")  # an empty log is the beginning of every other
         with self._bounded_send():
             await link_socket.send(link.introduction())
 

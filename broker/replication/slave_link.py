@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.replication.errors import LinkBroken, LinkSilent, LogsDiffer
+from triomq.broker.replication.errors import LinkBroken, LinkSilent, LogsDiffer, LogsParted
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.transfer import (
     HELLO,
@@ -98,10 +98,10 @@ class SlaveLink:
     def check(self, hello: MasterHello, crc: int) -> None:
         """Compare the CRC of this log's bytes from ``check_start`` on with the master's.
 
-        Raises: LogsDiffer.
+        Raises: LogsParted.
         """
         if crc != hello.check_crc:
-            raise LogsDiffer(
+            raise LogsParted(
                 f"the bytes of log offset {hello.check_start} to {self.hello_at} are others than"
                 " the master's: the logs have parted; to keep the slave's messages, make it the"
                 " master; to drop them, stop it, move its store directory away and start it: it"

@@ -88,7 +88,7 @@ def open_acting_option(
     acting_master = ActingMaster(
         ActingRules(broker.broker_id),
         group,
-        lambda: slave.following,
+        lambda: slave.following or slave.parted.known(),
         duties,
         settings.members_ms / 1000,
     )

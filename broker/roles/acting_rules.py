@@ -49,7 +49,8 @@ class ActingRules:
         """Take in what is known of the group; return the role from now on.
 
         ``views``: the members, id -> address, by each name server that answered; ``following``:
-        whether the master is heard over the replication stream.
+        whether the master is heard over the replication stream, or is known to have
+        another log.
         """
         smaller = {
             broker_id for members in views for broker_id in members if broker_id < self.broker_id

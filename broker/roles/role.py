@@ -9,6 +9,7 @@ import trio
 
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.replication.master import ReplicationMaster, open_ha_port
+from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.replicas import ReplicaSet
 from triomq.broker.replication.replicated_durability import ReplicatedDurability
 from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
@@ -92,6 +93,7 @@ def open_role(
             store.follow(),
             rules,
             address,
+            PartedLogs(config.saved_settings_path().parent / "logsParted", store.disk),
             settings.last_segment_only,
             busy_poll,
             list(on_lost_master),
@@ -99,7 +101,9 @@ def open_role(
         return Role(
             config=config,
             store=store,
-            slave_reads=SlaveReads(settings.slave_reads, lambda: slave.following),
+            slave_reads=SlaveReads(
+                settings.slave_reads, lambda: slave.following, slave.parted.known
+            ),
             slave=slave,
         )
     awaited = config.broker_role is BrokerRole.SYNC_MASTER

@@ -21,15 +21,17 @@ from triomq.remoting.protocol.bodies.route import MASTER_ID
 
 @attrs.define(eq=False)
 class SlaveReads:
-    """``master_alive`` is None on a master."""
+    """``master_alive`` is None on a master; ``parted`` returns whether a slave's log is another one
+    than its master's.
+    """
 
     enabled: bool = False
     master_alive: Callable[[], bool] | None = None
+    parted: Callable[[], bool] = lambda: False
 
-    @property
-    def refused(self) -> bool:
-        """Whether this broker is a slave that serves no pulls."""
-        return self.master_alive is not None and not self.enabled
+    def refuses(self) -> bool:
+        """Return whether this broker is a slave that serves no pulls."""
+        return self.master_alive is not None and (not self.enabled or self.parted())
 
     def suggestion(self, group: SubscriptionGroupConfig, far_behind: bool) -> int:
         """Return the id of the broker to pull from next."""

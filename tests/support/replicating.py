@@ -15,6 +15,7 @@ from stores import tiny_config
 
 from triomq.broker.replication.master import ReplicationMaster, open_ha_port
 from triomq.broker.replication.master_link import LinkRules
+from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.replicas import ReplicaRules, ReplicaSet
 from triomq.broker.replication.replicated_durability import ReplicatedDurability
 from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
@@ -91,6 +92,7 @@ async def following_slave(
         store.follow(),
         rules or quick_rules(store),
         MasterAddress(ha=f"127.0.0.1:{port}"),
+        PartedLogs(store.config.root / "config" / "logsParted", store.disk),
         last_segment_only,
         busy_poll,
     )

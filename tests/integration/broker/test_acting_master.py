@@ -27,7 +27,11 @@ from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
-from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, OffsetResponseHeader
+from triomq.remoting.protocol.headers.offset import (
+    GetMaxOffsetHeader,
+    OffsetResponseHeader,
+    UpdateConsumerOffsetHeader,
+)
 from triomq.remoting.protocol.headers.route import (
     BrokerMembersHeader,
     GetRouteHeader,
@@ -432,3 +436,31 @@ async def test_a_master_says_where_it_is_and_who_is_in_its_group(tmp_path: Path)
             timeout=5,
         )
         assert two.slave.ready.address in bytes(members.body).decode()
+
+
+async def test_a_slave_whose_log_has_parted_serves_nothing_and_acts_for_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its offsets are those of other messages; a restart while the master is down knows it, too."""
+    async with broker_group(tmp_path, acting_master=True) as group:
+        early = await group.start(0, folder="slave", **ON)
+        await early.peer.create_topic("T", 1)
+        await early.peer.send("T", b"other")
+        await early.stop()
+        master = await group.start(0, **ON)
+        await master.peer.create_topic("T", 1)
+        for number in range(5):
+            await master.peer.send("T", b"%d" % number)
+        slave = await group.start(1, folder="slave", **ON)
+        await eventually(lambda: "the logs have parted" in caplog.text)
+        for turn in range(2):
+            assert (await slave.peer.pull_raw("T")).code == ResponseCode.SYSTEM_BUSY
+            header = UpdateConsumerOffsetHeader("G", "T", 0, 1)
+            answer = await slave.peer.call(Code.UPDATE_CONSUMER_OFFSET, header)
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+            if not turn:
+                await master.crash()
+                await slave.stop()
+                slave = await group.start(1, folder="slave", **ON)
+        await trio.sleep(1.5)
+        assert (await slave.peer.pull_raw("T")).code == ResponseCode.SYSTEM_BUSY, "it acts"

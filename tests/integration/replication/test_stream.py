@@ -545,6 +545,8 @@ async def test_logs_that_parted_are_never_joined(
             before = slave_store.appended.value
             await wait_until(lambda: "the logs have parted" in caplog.text)
             assert slave_store.appended.value == before
+    note = tmp_path / "slave" / "config" / "logsParted"
+    assert "the logs have parted" in note.read_text()
     async with (
         open_store(quick_config(tmp_path / "ahead")) as slave_store,
         open_store(quick_config(tmp_path / "short")) as master_store,
