@@ -73,8 +73,9 @@ def scene(folder: Path) -> Scene:
     offsets = open_consumer_offsets(folder, Version(lambda: 1))
     nothing: Any = None
     orders: Any = SimpleNamespace(pops={})
+    store: Any = SimpleNamespace(appended=SimpleNamespace(value=0))
     pops = Pops(
-        log, nothing, nothing, offsets, orders, PopSettings(), lambda: now[0], "broker-a", "R"
+        log, store, nothing, offsets, orders, PopSettings(), lambda: now[0], "broker-a", "R"
     )
     return Scene(log, offsets, pops, now)
 
