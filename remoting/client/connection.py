@@ -51,7 +51,7 @@ class Waiter(msgspec.Struct, eq=False):
     expired: bool = False
     # False while the request is being posted: a task that runs must not be woken.
     waiting: bool = False
-    timeout: float = 0.0
+    wait: float = 0.0
     reads: int = 0  # of the connection, when the request was posted
 
     def wake(self) -> None:
@@ -116,7 +116,8 @@ class ClientConnection:
         if self.lost or self._outbox_bytes > self.outbox_high_bytes:
             await self._wait_for_room(command, deadline, timeout)
         peer = self.peer
-        waiter = Waiter(_current_task(), timeout=timeout, reads=self._reads)
+        wait = deadline - trio.current_time()  # shorter than the time-out after a slow connect
+        waiter = Waiter(_current_task(), wait=wait, reads=self._reads)
         pending, data = peer.send(command, waiter, deadline)
         self.on_deadline(deadline)
         self.post(data, alone=peer.pending_count == 1)
@@ -165,12 +166,12 @@ class ClientConnection:
         for pending in self.peer.expire(now):
             waiter = pending.token
             waiter.expired = True
-            if waiter.reads == self._reads and waiter.timeout >= SILENT_SECONDS:
-                silent = max(silent, waiter.timeout)
+            if waiter.reads == self._reads and waiter.wait >= SILENT_SECONDS:
+                silent = max(silent, waiter.wait)
             waiter.wake()
         self._close_if_retired()
         if silent and not self.lost and not self._has_input():
-            self.close(f"the peer sent nothing for {silent:g} s")
+            self.close(f"the peer sent nothing for {silent:.3g} s")
 
     def _has_input(self) -> bool:
         """Return whether bytes, or the end, wait to be read: this process may have stood still."""

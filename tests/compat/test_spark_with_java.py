@@ -11,7 +11,7 @@ import trio
 from processes import java_home
 
 from tests.support.spark_readers import new_reader, next_batch
-from triomq import PullConsumer
+from triomq import MessageQueue, PullConsumer
 from triomq.client.admin.admin import Admin
 from triomq.client.spark.errors import DataLoss
 from triomq.client.spark.sink.sink_options import parse_sink_options
@@ -40,6 +40,18 @@ def write(namesrv: str, topic: str, columns: dict[str, list[Any]]) -> None:
     writer = TaskWriter(options, {name: at for at, name in enumerate(columns)}, "query")
     done = writer.write(iter([pa.RecordBatch.from_pydict(columns)]))
     assert done.acknowledged == {topic: len(columns["value"])}
+    trio.run(wait_indexed, namesrv, topic, len(columns["value"]))
+
+
+async def wait_indexed(namesrv: str, topic: str, least: int) -> None:
+    """Until Java's broker has so many messages in its queues: it indexes them after its answers."""
+    async with Admin(namesrv) as admin:
+        with trio.fail_after(60):
+            while True:
+                queues = [MessageQueue(topic, "broker-java", number) for number in range(2)]
+                if sum([await admin.max_offset(queue) for queue in queues]) >= least:
+                    return
+                await trio.sleep(0.1)
 
 
 def test_what_the_sink_writes_is_read_by_the_source_and_the_sdk(namesrv: str) -> None:
