@@ -1,5 +1,5 @@
-"""Faults inside the micro-batches of Spark queries: ten of the runs of ``make spark-chaos``, one of
-each kind, and a stream that is killed ten times while it writes to a topic.
+"""Faults inside the micro-batches of Spark queries: runs of ``make spark-chaos``, one of each kind,
+and a stream that is killed ten times while it writes to a topic.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 SEED = 0
 ROWS_OF_KIND = {"driver killed": ("157a", "172b", "172d"), "failover": ("172c",)}
+OF_A_NIGHT = {"batch 0 killed", "broker late", "broker removed", "queues grown"}
+"""The kinds that a driver's or a topic's other kinds resemble; ``make nightly`` plays all."""
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,8 @@ def run_of(number: int) -> Any:
     kind = draw(SEED, number).kind
     rows = ROWS_OF_KIND.get(kind)
     marks = [pytest.mark.feature(*rows)] if rows else []
+    if kind in OF_A_NIGHT:
+        marks.append(pytest.mark.nightly)
     return pytest.param(number, id=kind.replace(" ", "-"), marks=marks)
 
 
