@@ -172,7 +172,7 @@ def histories(first: int, count: int, jobs: int = 1) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.feature("181b")
-@pytest.mark.parametrize("first", range(0, 150, HISTORIES_A_TEST))
+@pytest.mark.parametrize("first", range(0, 100, HISTORIES_A_TEST))
 def test_every_promise_is_kept(first: int) -> None:
     results = histories(first, HISTORIES_A_TEST, jobs=2)
     assert [history["seed"] for history in results] == list(range(first, first + HISTORIES_A_TEST))
