@@ -2,7 +2,8 @@
 
 file: of the pipeline; local: folder for Spark; hold: method of a class of the pipeline, as
 ``HadoopFiles.rename``; calls: how often the method is called before the process holds, in the
-middle of a batch, and writes the arguments to the file ``marker``; after: it holds after the call.
+middle of a batch, and writes the arguments to the file ``marker``; among: only calls count whose
+arguments have this text; after: it holds after the call.
 """
 
 import json
@@ -21,13 +22,13 @@ from triomq.client.pipeline.tables.parquet import ParquetTable
 HOLDABLE = {owner.__name__: owner for owner in (DeadLetters, HadoopFiles, ParquetTable)}
 
 
-def hold_at(name: str, calls: int, after: bool, marker: Path) -> None:
+def hold_at(name: str, calls: int, among: str, after: bool, marker: Path) -> None:
     owner, _, method = name.partition(".")
     original = getattr(HOLDABLE[owner], method)
     left = [calls]
 
     def held(*arguments: Any) -> Any:
-        left[0] -= 1
+        left[0] -= among in str(arguments)
         result = original(*arguments) if left[0] >= 0 or after else None
         if left[0] < 0:
             marker.write_text(str(arguments[1:]))
@@ -43,11 +44,12 @@ def main(
     marker: str = "",
     hold: str = "",
     calls: int = 0,
+    among: str = "",
     after: bool = False,
 ) -> int:
     session = open_session(Path(local))
     if hold:
-        hold_at(hold, calls, after, Path(marker))
+        hold_at(hold, calls, among, after, Path(marker))
     return run_until_stopped(session, read_spec(Path(file)))
 
 
