@@ -3,9 +3,10 @@
 A lane is one command of the Makefile or one selection of tests. Lanes start in the order of the
 table, each as soon as one of the two places is free and the lanes that it follows have passed; a
 lane that is ``apart`` has the machine to itself. The output of each lane is in ``.lanes/NAME.log``;
-that of a failed lane is printed whole, last. ``.lanes/seconds.json`` has what each lane took,
-``.lanes/slowest.txt`` the 300 slowest tests. Exit code 1 if a lane failed, or if CI has become too
-expensive; ``--nightly`` writes its outcome to ``tests/nightly.json``, for ``make features``.
+that of a failed lane is printed whole, last. ``.lanes/seconds.json`` and ``processor.json`` have
+what each lane took, ``.lanes/slowest.txt`` the 300 slowest tests. Exit code 1 if a lane failed, or
+if CI has become too expensive; ``--nightly`` writes its outcome to ``tests/nightly.json``, for
+``make features``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
@@ -116,11 +116,12 @@ NIGHTLY = (
 
 @attrs.frozen
 class Outcome:
-    """``again``: the tests that failed beside others."""
+    """``processor``: seconds of processor time; ``again``: the tests that failed beside others."""
 
     lane: Lane
     code: int
     seconds: float
+    processor: float
     again: tuple[str, ...] = ()
 
 
@@ -148,7 +149,7 @@ def run(lane: Lane) -> Outcome:
     """
     began = time.monotonic()
     with log_of(lane).open("wb") as log:
-        code = execute(lane, lane.command, log)
+        code, processor = execute(lane, lane.command, log)
     failures = LOGS / f"{lane.name}.failures"
     ids = failures.read_text().splitlines() if code and failures.exists() else []
     again: tuple[str, ...] = ()
@@ -157,23 +158,25 @@ def run(lane: Lane) -> Outcome:
             log.write(b"\n===== the failed tests once more, one after the other\n")
             log.flush()
             record = f"--features={LOGS.name}/{lane.name}.alone.json"
-            code = execute(lane, (*PYTEST, record, f"@{failures}"), log)
+            code, more = execute(lane, (*PYTEST, record, f"@{failures}"), log)
+        processor += more
         again = tuple(ids)
-    return Outcome(lane, code, time.monotonic() - began, again)
+    return Outcome(lane, code, time.monotonic() - began, processor, again)
 
 
-def execute(lane: Lane, command: tuple[str, ...], log: BinaryIO) -> int:
-    """Run a command of a lane; return its exit code."""
-    done = subprocess.run(
+def execute(lane: Lane, command: tuple[str, ...], log: BinaryIO) -> tuple[int, float]:
+    """Run a command of a lane; return its exit code and its seconds of processor time."""
+    started = subprocess.Popen(
         command,
         cwd=ROOT,
         env=environment(lane),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        check=False,
     )
-    return done.returncode
+    _, status, used = os.wait4(started.pid, 0)
+    started.returncode = os.waitstatus_to_exitcode(status)
+    return started.returncode, used.ru_utime + used.ru_stime
 
 
 def next_lane(waiting: list[Lane], running: set[str], passed: set[str]) -> Lane | None:
@@ -214,7 +217,8 @@ def play(lanes: tuple[Lane, ...]) -> list[Outcome]:
                 verdict = "passed" if outcome.code == 0 else f"FAILED ({outcome.code})"
                 print(
                     f"{time.strftime('%H:%M:%S')} {outcome.lane.name} {verdict}"
-                    f" after {outcome.seconds:.0f} s{last_line(outcome.lane)}",
+                    f" after {outcome.seconds:.0f} s, {outcome.processor:.0f} s of processor time"
+                    f"{last_line(outcome.lane)}",
                     flush=True,
                 )
     return outcomes
@@ -301,12 +305,13 @@ def main() -> int:
     began = time.monotonic()
     outcomes = play(lanes)
     seconds = {outcome.lane.name: round(outcome.seconds) for outcome in outcomes}
+    processor = {outcome.lane.name: round(outcome.processor) for outcome in outcomes}
     (LOGS / "seconds.json").write_text(json.dumps(seconds, indent=1) + "\n")
+    (LOGS / "processor.json").write_text(json.dumps(processor, indent=1) + "\n")
     write_slowest()
     if options.nightly:
         write_nightly(outcomes)
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = usage.ru_utime + usage.ru_stime
+    spent = sum(outcome.processor for outcome in outcomes)
     show(lanes, outcomes)
     print(
         f"{len(outcomes)} lanes took {time.monotonic() - began:.0f} s,"

@@ -74,7 +74,7 @@ def test_a_lane_that_grew_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     plan = (Lane("fast", ()), Lane("slow", ()))
     for lane in plan:
         lanes.log_of(lane).touch()
-    show(plan, [lanes.Outcome(plan[0], 0, 120.4), lanes.Outcome(plan[1], 0, 120.6)])
+    show(plan, [lanes.Outcome(plan[0], 0, 120.4, 9), lanes.Outcome(plan[1], 0, 120.6, 9)])
     assert capsys.readouterr().out == ("slow took 121 s, 21 s longer than the committed baseline\n")
 
 
