@@ -17,6 +17,7 @@ from triomq.broker.roles.slave_reads import SlaveReads
 from triomq.broker.store.log.durability import Durability
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.open_files import Places
+from triomq.remoting.server.listen import warn_if_open
 
 DRAIN_SECONDS = 1.0
 """The last step of an orderly stop gives connected slaves this time to catch up."""
@@ -59,6 +60,12 @@ class Role:
             tasks.start_soon(self.slave.run, name="replication-slave")
         if self.master is not None:
             listener = open_ha_port(self.config.listen_host, self.config.ha_port)
+            if not self.config.replication.slave_networks:
+                warn_if_open(
+                    listener,
+                    "copy every message and count as a slave",
+                    "name the slaves in haSlaveAddresses",
+                )
             tasks.start_soon(self.master.run, listener, name="replication-master")
         if self.replicated is not None:
             tasks.start_soon(self.replicated.run_deadlines, name="replication-deadlines")

@@ -119,10 +119,14 @@ class StoreIoError(StoreError):
     """An error of the operating system on a file of the running store."""
 
     def __init__(self, path: Path | str, cause: OSError) -> None:
-        super().__init__(
-            f"{path}: {cause.strerror or cause}; check the disk and the file's permissions, then"
-            " start the broker again"
-        )
+        if cause.errno == errno.ENOMEM:
+            advice = (
+                "the disk is well: give the process more memory (the container's limit, ulimit -v)"
+                " or more mapped files (sysctl vm.max_map_count)"
+            )
+        else:
+            advice = "check the disk and the file's permissions"
+        super().__init__(f"{path}: {cause.strerror or cause}; {advice}, then start the broker again")
         self.path = Path(path)
 
 

@@ -18,6 +18,7 @@ from triomq.client.admin.shapes import Fields, ListOf, MapOf, Shape, fitting
 from triomq.remoting.printable import printable
 
 Row = Mapping[str, Any]
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 VALUE = "value"
 """the column of a map's values that are not objects"""
 
@@ -73,9 +74,15 @@ def _rows(shape: Shape, value: Any, name: str) -> Iterator[Row]:
 
 
 def _cell(value: Any) -> object:
-    """Return a cell: a number as it is, null as an empty cell, control characters escaped."""
+    """Return a cell: a number as it is, null as an empty cell, control characters escaped.
+
+    A spreadsheet computes a text that begins like a formula, and clients choose keys, tags and
+    names; an apostrophe before it makes it a text. Source: OWASP, "CSV Injection".
+    """
     if value is None:
         return ""
     if isinstance(value, bool | dict | list):
         value = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return printable(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return f"'{printable(value)}" if value.startswith(FORMULA_STARTS) else printable(value)

@@ -31,7 +31,7 @@ from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.open_files import ConnectionBudget, Places
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.connection_sniffer import ConnectionSniffer
-from triomq.remoting.server.listen import open_listener
+from triomq.remoting.server.listen import OPEN_FIX, open_listener, warn_if_open
 from triomq.remoting.socket_options import set_stream_options
 
 _log = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ class GrpcServer:
         )
         with listener:
             self.host, self.port = listener.getsockname()[:2]
+            warn_if_open(listener, "send, receive and acknowledge", OPEN_FIX)
             self._boss = Boss(listener, self._deal, self.places, limit=self.limit)
             self._listener = listener
             shield = trio.CancelScope(shield=True)

@@ -1,11 +1,18 @@
 """Open a listening socket, with errors that name cause and fix."""
 
 import errno
+import ipaddress
+import logging
 import os
 import socket
 
 from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.errors import RemotingError
+
+
+_log = logging.getLogger(__name__)
+
+OPEN_FIX = "keep it behind a firewall, or set bindAddress to an address that only clients reach"
 
 
 class ListenFailed(RemotingError, OSError):
@@ -84,3 +91,19 @@ def open_listener(host: str, port: int, backlog: int, setting: str = "") -> sock
             _FIXES.get(number, "check host and port in the configuration"),
         ) from None
     return listener
+
+
+def warn_if_open(listener: socket.socket, may: str, fix: str) -> None:
+    """Say once at start that a port without login can be reached from other machines.
+
+    ``may``: what everybody may do who reaches it; ``fix``: the setting that closes it. Checkpoint:
+    never.
+    """
+    host, port = listener.getsockname()[:2]
+    if not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+        _log.warning(
+            "everybody who reaches %s may %s: the port has no login; %s",
+            format_address(host, port),
+            may,
+            fix,
+        )

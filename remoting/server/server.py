@@ -33,7 +33,7 @@ from triomq.remoting.server.config import ServerConfig
 from triomq.remoting.server.connection import Connection, Outboxes
 from triomq.remoting.server.handlers import HandlerTable
 from triomq.remoting.server.idle_scan import IdleScan
-from triomq.remoting.server.listen import open_listener
+from triomq.remoting.server.listen import OPEN_FIX, open_listener, warn_if_open
 from triomq.remoting.server.local_connection import LocalConnection
 from triomq.remoting.server.pool import Pool
 from triomq.remoting.server.requests import Destination
@@ -192,6 +192,8 @@ class Server:
         main = open_port(config.port, config.port_setting)
         others = [open_port(side.port, side.setting) for side in config.side_ports]
         self.host, self.port = main.getsockname()[:2]
+        if not config.request_hooks:
+            warn_if_open(main, "read, write and delete", OPEN_FIX)
         codecs = [f"codec-{number}" for number in range(config.codec_count)]
         selectors = [f"selector-{number}" for number in range(config.selector_count)]
         self._add_stages("boss", main, self.table, codecs, selectors)

@@ -1,8 +1,9 @@
 """The settings of a server for TLS and load balancers, under Java's names.
 
 Java reads these keys as JVM properties; here they are lines of the configuration file or ``-D``
-options. The file that ``tls.config.file`` names wins over them, as in Java, except for the mode and
-for ``tls.enable``. This module does not import ``ssl``.
+options. The file that ``tls.config.file`` names completes them; where both say something and it
+differs, the server does not start, except for the mode and ``tls.enable``, where the settings win
+(in Java the file wins without a word). This module does not import ``ssl``.
 
 Source: remoting/…/netty/TlsSystemConfig.java, TlsHelper.java.
 """
@@ -89,7 +90,7 @@ class SecuritySettings:
     )
     config_file: str = optional_text(
         "tls.config.file",
-        "tls.properties file; where it exists, it wins over the tls.* settings here",
+        "tls.properties file; where it exists, it completes the tls.* settings here",
         default=str(DEFAULT_TLS_FILE),
     )
     test_mode: bool = flag(
@@ -233,8 +234,24 @@ def _entries(settings: SecuritySettings) -> tuple[Mapping[str, str], str]:
         file.pop("tls.server.mode", None)
     if settings.enable:
         file.pop("tls.enable", None)
+    _refuse_contradictions(own, file, str(path))
     joined = {**own, **{key: text for key, text in file.items() if key in TLS_KEYS and text}}
     return joined, str(path)
+
+
+def _refuse_contradictions(own: Mapping[str, str], file: Mapping[str, str], where: str) -> None:
+    """An operator who asks for one thing here must not get another from the file without a word."""
+    defaults = render(SecuritySettings(), secrets=True)
+    for key in sorted(TLS_KEYS.keys() & file.keys()):
+        if not file[key] or own[key] in (defaults[key], file[key]):
+            continue
+        if read_value(TLS_KEYS[key], file[key], where) != read_value(TLS_KEYS[key], own[key], "tls"):
+            shown = "is set otherwise" if TLS_KEYS[key].secret else f"is {own[key]}"
+            raise ConfigError(
+                where,
+                f"{key} contradicts the setting of this server, where it {shown}",
+                "remove one of the two",
+            )
 
 
 def _choice(entries: Mapping[str, str], key: str, where: str) -> Any:

@@ -166,6 +166,12 @@ def test_a_server_that_failed_has_a_line_below_lines() -> None:
         ('{"by": {group: [{"id"}]}}', {"by": {"g": [{"id": 7}], "e": []}}, "group,id\ng,7\n"),
         ('{"by": {address: number of topics}}', {"by": {"h": 3}}, "address,value\nh,3\n"),
         ('{"a", "b", "failures": {x: y}}', {"a": True, "b": "\x1b[2J"}, "a,b\ntrue,\\x1b[2J\n"),
+        (
+            '{"l": [k]}',
+            {"l": ['=HYPERLINK("x")', "@a", "-1"]},
+            'l\n"\'=HYPERLINK(""x"")"\n\'@a\n\'-1\n',
+        ),
+        ('{"l": [n]}', {"l": [-1]}, "l\n-1\n"),
         ('{"l": [n]}; with -c {"l": [{"n", "m"}]}', {"l": [{"n": 1, "m": 2}]}, "n,m\n1,2\n"),
     ],
 )

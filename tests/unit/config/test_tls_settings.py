@@ -85,7 +85,7 @@ def test_a_server_from_settings_alone() -> None:
     assert security.proxy_protocol is ProxyMode.OPTIONAL
 
 
-def test_the_file_wins_except_for_mode_and_enable(tmp_path: Path) -> None:
+def test_the_file_completes_the_settings_and_yields_to_mode_and_enable(tmp_path: Path) -> None:
     path = file(
         tmp_path,
         "tls.server.certPath=c.pem",
@@ -97,7 +97,7 @@ def test_the_file_wins_except_for_mode_and_enable(tmp_path: Path) -> None:
     security = resolve(
         settings(
             tls__config__file=path,
-            tls__server__certPath="/other.pem",
+            tls__server__certPath=str(tmp_path / "c.pem"),
             tls__server__mode="enforcing",
             tls__enable="true",
         )
@@ -156,6 +156,31 @@ def test_contradictions_are_refused(values: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         resolve(settings(**values))
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("key", "here", "there"),
+    [
+        ("tls.server.need.client.auth", "require", "none"),
+        ("tls.server.authClient", "true", "false"),
+        ("tls.client.authServer", "false", "true"),
+        ("tls.server.certPath", "/mine.pem", "other.pem"),
+        ("tls.server.keyPassword", "open sesame", "another"),
+    ],
+)
+def test_settings_and_file_that_differ_end_the_start(
+    tmp_path: Path, key: str, here: str, there: str
+) -> None:
+    """Without this the file won without a word, so a server that was told to require certificates
+    asked for none.
+    """
+    path = file(tmp_path, f"{key}={there}")
+    given = {key.replace(".", "__"): here, "tls__config__file": path}
+    with pytest.raises(ConfigError, match=f"{key} contradicts") as caught:
+        resolve(settings(**given))
+    assert "open sesame" not in str(caught.value)
+    file(tmp_path, f"{key}={here.upper() if here == 'require' else here}")
+    resolve(settings(**given, tls__server__mode="disabled"))
 
 
 @pytest.mark.parametrize(
