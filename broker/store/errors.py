@@ -126,7 +126,9 @@ class StoreIoError(StoreError):
             )
         else:
             advice = "check the disk and the file's permissions"
-        super().__init__(f"{path}: {cause.strerror or cause}; {advice}, then start the broker again")
+        super().__init__(
+            f"{path}: {cause.strerror or cause}; {advice}, then start the broker again"
+        )
         self.path = Path(path)
 
 

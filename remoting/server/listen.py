@@ -9,7 +9,6 @@ import socket
 from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.errors import RemotingError
 
-
 _log = logging.getLogger(__name__)
 
 OPEN_FIX = "keep it behind a firewall, or set bindAddress to an address that only clients reach"

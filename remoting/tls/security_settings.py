@@ -245,7 +245,9 @@ def _refuse_contradictions(own: Mapping[str, str], file: Mapping[str, str], wher
     for key in sorted(TLS_KEYS.keys() & file.keys()):
         if not file[key] or own[key] in (defaults[key], file[key]):
             continue
-        if read_value(TLS_KEYS[key], file[key], where) != read_value(TLS_KEYS[key], own[key], "tls"):
+        if read_value(TLS_KEYS[key], file[key], where) != read_value(
+            TLS_KEYS[key], own[key], "tls"
+        ):
             shown = "is set otherwise" if TLS_KEYS[key].secret else f"is {own[key]}"
             raise ConfigError(
                 where,
