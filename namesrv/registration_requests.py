@@ -314,7 +314,7 @@ class RegistrationRequests:
                 )
                 raise Rejected(ResponseCode.NO_PERMISSION, remark)
         departed = self.routes.unregister(
-            header.cluster_name, header.broker_name, header.broker_addr
+            header.cluster_name, header.broker_name, header.broker_addr, header.broker_id
         )
         self._log_departed([] if departed is None else [departed], "it unregistered")
         return Response()

@@ -39,9 +39,15 @@ class RoutedQueues:
         }
         return [topic for topic, flag in flags.items() if flag & (present | absent) == present]
 
-    def set_queues(self, topic: str, data: QueueData) -> None:
+    def set_queues(self, topic: str, data: QueueData, *, keep_permission: bool = False) -> None:
+        """Store what a broker says. ``keep_permission``: of what is known; mqadmin may have changed
+        it here.
+        """
         queues = self.by_topic.setdefault(topic, {})
-        if queues.get(data.broker_name) != data:
+        known = queues.get(data.broker_name)
+        if keep_permission and known is not None and known.perm != data.perm:
+            data = attrs.evolve(data, perm=known.perm)
+        if known != data:
             queues[data.broker_name] = data
             self.encoded.pop(topic, None)
 

@@ -265,10 +265,12 @@ class RouteTable:
                 self.limits.note("topics_max")
                 left_out += 1
                 continue
-            if changed or name not in by_topic.get(config.topic_name, {}):
-                self._topics.set_queues(
-                    config.topic_name, queue_data(name, config, readonly=readonly)
-                )
+            # Parts of one registration may have one version, so an equal version proves nothing.
+            self._topics.set_queues(
+                config.topic_name,
+                queue_data(name, config, readonly=readonly),
+                keep_permission=not changed,
+            )
         if changed:
             for topic, mapping in mappings.items():
                 holder = mapping.get("bname") if isinstance(mapping, dict) else None
@@ -277,8 +279,19 @@ class RouteTable:
                 )
         yield left_out
 
-    def unregister(self, cluster: str, broker_name: str, address: str) -> Departed | None:
-        """Remove a process; with the last of a name its queues, and topics left without any."""
+    def unregister(
+        self, cluster: str, broker_name: str, address: str, broker_id: int | None = None
+    ) -> Departed | None:
+        """Remove a process; with the last of a name its queues, and topics left without any.
+
+        ``broker_id``: that of the process which leaves. Where another one has its address by now,
+        nothing is removed: a new process may register before the last word of the old one arrives.
+        """
+        group = self._groups.get(broker_name)
+        if group is not None and broker_id is not None:
+            held = [i for i, held in group.addresses.items() if held == address]
+            if held and broker_id not in held:
+                return None
         return next(iter(self.unregister_all([(cluster, broker_name, address)])), None)
 
     def unregister_all(self, leaving: Iterable[tuple[str, str, str]]) -> list[Departed]:

@@ -24,7 +24,7 @@ from triomq.broker.services.topics import Topics
 from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError, RemotingError
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, encode_deflated
-from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
+from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX
@@ -224,8 +224,9 @@ class Registrar:
             and not await self._outdated(server)
         ):
             return
+        version = self.topics.version.current
         parts = (
-            [TopicsPart(self._body(configs).encode(), len(configs), False)]
+            [TopicsPart(self._body(configs, version).encode(), len(configs), False)]
             if changed
             else await self._all_parts()
         )
@@ -259,33 +260,41 @@ class Registrar:
         if answer.body:
             self.topics.mark_ordered(set(KvTable.decode(bytes(answer.body)).table))
 
-    def _body(self, configs: Mapping[str, TopicConfig]) -> RegisterBrokerBody:
+    def _body(self, configs: Mapping[str, TopicConfig], version: DataVersion) -> RegisterBrokerBody:
         mask = self.live.broker_permission
         if mask & 6 != 6:
             configs = {
                 name: attrs.evolve(config, perm=config.perm & mask)
                 for name, config in configs.items()
             }
-        return RegisterBrokerBody(TopicTable(dict(configs), self.topics.version.current))
+        return RegisterBrokerBody(TopicTable(dict(configs), version))
 
     async def _all_parts(self) -> Sequence[TopicsPart]:
         """Return all topics, encoded once for all name servers and kept until something changes.
 
-        Thousands of topics take a while.
+        Thousands of topics take a while. Each part has a version of its own, since a name server
+        takes changes of known topics only with a version that it does not have; the last part has
+        the version for which brokers ask later (broker/topic/TopicConfigManager.java,
+        buildSerializeWrapper).
         """
         key = (self.topics.generation, self.topics.version.current, self.live.broker_permission)
         if self._all_topics is None or self._all_topics[0] != key:
             rows = list(self.topics.configs.items())
             size = self.settings.split_count or max(1, len(rows))
+            current = self.topics.version.current
+            starts = range(0, len(rows), size)
             parts = [
-                await self._part(dict(rows[start : start + size]))
-                for start in range(0, len(rows), size)
+                await self._part(
+                    dict(rows[start : start + size]),
+                    attrs.evolve(current, timestamp=current.timestamp - later),
+                )
+                for start, later in zip(starts, reversed(range(len(starts))))
             ]
             self._all_topics = (key, parts)
         return self._all_topics[1]
 
-    async def _part(self, configs: Mapping[str, TopicConfig]) -> TopicsPart:
-        body = self._body(configs)
+    async def _part(self, configs: Mapping[str, TopicConfig], version: DataVersion) -> TopicsPart:
+        body = self._body(configs, version)
         plain = b"" if self.settings.deflated else body.encode()
         if plain and len(plain) <= BODY_BYTES_MAX:
             return TopicsPart(plain, len(configs), False)

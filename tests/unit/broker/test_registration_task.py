@@ -21,6 +21,7 @@ from triomq.broker.services.versions import Version
 from triomq.remoting.errors import ConnectFailed
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.registration import decode_registration
+from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.headers.route import (
@@ -35,6 +36,7 @@ class NameServers:
     def __init__(self) -> None:
         self.down: set[str] = set()
         self.calls: list[tuple[float, str, int, list[str]]] = []
+        self.versions: list[DataVersion] = []
         self.body = b""
         self.code = 0
         self.changed = True
@@ -47,7 +49,9 @@ class NameServers:
             body, header = bytes(command.body), command.header(RegisterBrokerHeader)
             assert header.compressed == (body[:1] == b"\x78")
             assert header.body_crc == zlib.crc32(body) & 0x7FFFFFFF
-            topics = list(decode_registration(body, command.version).table.topic_config_table)
+            table = decode_registration(body, command.version).table
+            topics = list(table.topic_config_table)
+            self.versions.append(table.data_version)
         self.calls.append(
             (round(trio.current_time() - self.begin, 3), address, int(command.code), topics)
         )
@@ -211,7 +215,7 @@ async def test_the_broker_s_permission_masks_that_of_its_topics(
     servers = NameServers()
     registrar = make(tmp_path, servers, "x:1")
     registrar.live.broker_permission = 4
-    table = registrar._body(registrar.topics.configs).table.topic_config_table
+    table = registrar._body(registrar.topics.configs, DataVersion()).table.topic_config_table
     assert table["BenchmarkTest"].perm == 4
     assert registrar.topics.configs["BenchmarkTest"].perm == 6
 
@@ -251,6 +255,9 @@ async def test_topics_are_sent_deflated_or_in_parts_if_the_settings_say_so(tmp_p
         assert servers.topics("x:1") == [
             names[start : start + 3] for start in range(0, len(names), 3)
         ]
+        versions = set(map(repr, servers.versions))
+        assert len(versions) == len(servers.versions), "a name server compares versions"
+        assert servers.versions[-1] == registrar.topics.version.current
         registrar.topics.put(new_topic("T", 4))
         await until(
             lambda: servers.topics("x:1")[-1] == ["T"]

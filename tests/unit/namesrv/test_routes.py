@@ -98,6 +98,34 @@ def test_many_topics_are_stored_in_steps(
     assert register(routes, broker(table=many(35))) == Registered(Outcome.RENEWED)
 
 
+def test_changes_of_a_later_part_arrive_although_its_version_is_known(routes: RouteTable) -> None:
+    """A broker that splits its registration may send one version with all parts."""
+    register(routes, broker(table=topics("T", "U")))
+    register(routes, broker(table=topics("T", version=2, queues=8)))
+    register(routes, broker(table=topics("U", version=2, queues=8)))
+    assert routes.route("U").queue_datas == [QueueData("a", 8, 8)]  # type: ignore[union-attr]
+    routes.delete_topic("U")
+    register(routes, broker(table=topics("U", version=2, queues=8)))
+    assert routes.route("U").queue_datas == [QueueData("a", 8, 8)]  # type: ignore[union-attr]
+
+
+def test_a_renewal_leaves_the_permission_that_an_operator_gave(routes: RouteTable) -> None:
+    register(routes, broker())
+    routes.wipe_write_permission("a")
+    register(routes, broker(table=topics("T", "U")))
+    assert perm(routes) == 4
+    register(routes, broker(table=topics("T", "U", version=2)))
+    assert perm(routes) == 6
+
+
+def test_the_last_word_of_a_process_does_not_remove_its_successor(routes: RouteTable) -> None:
+    """A slave stops, and a master starts at its address before the unregistration arrives."""
+    register(routes, broker(broker_id=0, address="h:1"))
+    assert routes.unregister(CLUSTER, "a", "h:1", 1) is None
+    assert addresses(routes) == {0: "h:1"}
+    assert routes.unregister(CLUSTER, "a", "h:1", 0) == Departed(CLUSTER, "a", 0, "h:1")
+
+
 def test_many_topics_are_forgotten_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes_module, "STEP_TOPICS", 10)
     routes = RouteTable(RouteRules(delete_missing_topics=True))
@@ -216,20 +244,6 @@ def test_a_single_topic_is_too_early_and_leaves_no_trace(routes: RouteTable) -> 
     assert register(routes, broker(table=topics("New", version=2))).outcome is Outcome.RENEWED
     assert routes.topic_names() == ["T", "U", "New"]
     assert register(routes, broker("b", table=topics())).outcome is Outcome.NEW
-
-
-def test_topics_are_stored_when_the_version_differs_or_the_broker_s_queues_are_missing(
-    routes: RouteTable,
-) -> None:
-    register(routes, broker(table=topics("T", "U", queues=4, version=1)))
-    register(routes, broker(table=topics("T", "U", queues=8, version=1)))
-    assert routes.route("T").queue_datas == [QueueData("a", 4, 4)]  # type: ignore[union-attr]
-    routes.delete_topic("U")
-    register(routes, broker(table=topics("T", "U", queues=8, version=1)))
-    assert routes.route("U").queue_datas == [QueueData("a", 8, 8)]  # type: ignore[union-attr]
-    assert routes.route("T").queue_datas == [QueueData("a", 4, 4)]  # type: ignore[union-attr]
-    register(routes, broker(table=topics("T", "U", queues=8, version=2)))
-    assert routes.route("T").queue_datas == [QueueData("a", 8, 8)]  # type: ignore[union-attr]
 
 
 def test_a_topic_that_is_no_longer_registered_stays_unless_the_setting_says_otherwise(
