@@ -1,6 +1,10 @@
-"""Latency fault tolerance: brokers that were slow or failed are left out for a while.
+"""Which brokers sends avoid for a while: silent ones, and with latency fault tolerance also those
+that were slow or failed.
 
-Pure: times are arguments, in seconds. After each attempt the broker's latency decides for how long
+Pure: times are arguments, in seconds. ``SilentBrokers`` is always on: a broker that did not answer
+in time must not cost each second send half of its time while another one is free.
+
+Latency fault tolerance: after each attempt the broker's latency decides for how long
 it is *not available*; a failed attempt counts as 10 s of latency. A queue is chosen among brokers
 that are available and did not just fail, otherwise among *reachable* brokers, otherwise among all.
 A period is only ever extended. Off by default, as in Java (``sendLatencyEnable``); the tables are
@@ -21,6 +25,41 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 
 ISOLATED_SECONDS = 10.0
 """The latency that a failed attempt counts as."""
+
+
+SILENT_SECONDS = 10.0
+"""How long a broker that did not answer is left out."""
+PROBE_SECONDS = 3.0
+"""How long one send alone may then find out whether it is back."""
+
+
+@attrs.define(eq=False)
+class SilentBrokers:
+    """The brokers that did not answer one producer in time."""
+
+    _until: dict[str, float] = attrs.field(factory=dict, init=False)
+    """broker -> when the next send may try it"""
+
+    def silent(self, broker_name: str, now: float) -> None:
+        self._until[broker_name] = now + SILENT_SECONDS
+
+    def answered(self, broker_name: str) -> None:
+        if self._until:
+            self._until.pop(broker_name, None)
+
+    def choose(
+        self, turn: RoundRobin, queues: Sequence[Q], avoid_broker: str | None, now: float
+    ) -> Q:
+        """Return the next queue of a broker that is not silent, otherwise the next one of any."""
+        until = self._until
+        if not until:
+            return turn.choose(queues, avoid_broker)
+        chosen = turn.choose_where(
+            queues, lambda name: name != avoid_broker and until.get(name, now) <= now
+        ) or turn.choose(queues, avoid_broker)
+        if chosen.broker_name in until:
+            until[chosen.broker_name] = now + PROBE_SECONDS
+        return chosen
 
 
 @attrs.define(eq=False)

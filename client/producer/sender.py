@@ -23,6 +23,7 @@ from triomq.client.errors import (
     BrokerError,
     BrokerStopping,
     ConnectionFailed,
+    RequestTimeout,
     SendFailed,
     SendTimeout,
     TimersUnavailable,
@@ -39,7 +40,7 @@ from triomq.client.producer.destinations import (
     random_position,
 )
 from triomq.client.producer.encoding import OutgoingMessage
-from triomq.client.producer.faults import LatencyFaults
+from triomq.client.producer.faults import LatencyFaults, SilentBrokers
 from triomq.client.producer.in_flight import InFlight
 from triomq.client.producer.queue_choice import find_queue, selected
 from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
@@ -71,6 +72,8 @@ _STORED = SendStatus.STORED
 _DEFAULT_REGION = "DefaultRegion"
 _VERSION_WITH_TIMERS = 413
 """V5_0_0"""
+SILENT_DIAL_SECONDS = 0.5
+"""A host that is gone answers no dial; one that refuses is there, and may be back at any moment."""
 
 
 @attrs.define(eq=False)
@@ -84,6 +87,7 @@ class Sender:
     """notes what happens to messages; None if traces are off"""
     ids: UniqueIds = attrs.field(init=False)
     faults: LatencyFaults | None = attrs.field(init=False)
+    silent: SilentBrokers = attrs.field(factory=SilentBrokers, init=False)
     _connector: Connector = attrs.field(init=False)
     _has_hooks: bool = attrs.field(init=False)
     _hooks: Sequence[SendHook] = attrs.field(init=False)
@@ -313,6 +317,7 @@ class Sender:
                 if context is not None:
                     context.trace_on = (response.ext or {}).get(TRACE_ON) != "false"
                     self._end(context, receipt, None)
+                self.silent.answered(destination.broker_name)
                 if self.faults is not None:
                     now = trio.current_time()
                     self.faults.record(
@@ -331,13 +336,20 @@ class Sender:
     def _note_failure(
         self, queue: MessageQueue, error: TrioMQError, latency: float, now: float
     ) -> None:
-        """Record a failed attempt for ``latency_faults``: its broker is left out for a while.
+        """Record a failed attempt: a broker that is silent is left out for a while, and with
+        ``latency_faults`` any that failed.
 
         A broker that refused counts as unreachable; one without a connection only while the broker
         detector runs, which finds out when it is back.
         """
+        refused = isinstance(error, BrokerError)
+        if refused:
+            self.silent.answered(queue.broker_name)
+        elif isinstance(error, RequestTimeout) or (
+            is_unconnected(error) and latency >= SILENT_DIAL_SECONDS
+        ):
+            self.silent.silent(queue.broker_name, now)
         if self.faults is not None and concerns_broker(error):
-            refused = isinstance(error, BrokerError)
             self.faults.record(
                 queue,
                 latency,
@@ -439,7 +451,7 @@ class Sender:
         self, destinations: TopicDestinations, avoid: str | None, now: float
     ) -> QueueDestination:
         if self.faults is None:
-            return destinations.turn.choose(destinations.all, avoid)
+            return self.silent.choose(destinations.turn, destinations.all, avoid, now)
         return self.faults.choose(destinations.turn, destinations.all, avoid, now)
 
     def _directed(self, destinations: TopicDestinations, target: SendTarget) -> QueueDestination:

@@ -92,6 +92,24 @@ async def test_a_slow_broker_gets_fewer_messages() -> None:
             ).queue.broker_name == slow.name
 
 
+async def test_a_hung_broker_costs_one_send_its_time_and_a_keyed_send_names_it() -> None:
+    async with scripted_cluster(2) as cluster:
+        hung, good = cluster.brokers
+        hung.script[SEND] = never
+        async with producer(cluster, send_timeout=1.0) as p:
+            for _ in range(20):
+                assert (await p.send("T", b"x")).queue.broker_name == good.name
+            assert hung.count(SEND) <= 1
+            with pytest.raises(
+                SendTimeout, match=f"{hung.name}.*did not answer SEND_MESSAGE_V2 within"
+            ):
+                await p.send("T", b"x", queue=MessageQueue("T", hung.name, 0))
+            hung.script[SEND] = lambda request: sent()
+            await p.send("T", b"x", queue=MessageQueue("T", hung.name, 0))
+            counts = Counter([(await p.send("T", b"x")).queue.broker_name for _ in range(8)])
+            assert counts == {hung.name: 4, good.name: 4}, "an answer ends the silence"
+
+
 async def test_a_refusal_does_not_hide_that_an_earlier_try_may_be_stored() -> None:
     async with scripted_cluster(2) as cluster:
         plays = [refuse(ResponseCode.MESSAGE_ILLEGAL), never]

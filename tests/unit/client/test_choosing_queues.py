@@ -10,7 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import MessageInvalid, SettingsError
-from triomq.client.producer.faults import LatencyFaults
+from triomq.client.producer.faults import LatencyFaults, SilentBrokers
 from triomq.client.producer.in_flight import InFlight
 from triomq.client.producer.queue_choice import (
     RoundRobin,
@@ -109,6 +109,27 @@ def test_available_brokers_first_then_reachable_ones_then_any() -> None:
         "b",
         "c",
     }
+
+
+def test_a_silent_broker_is_left_out_and_then_tried_by_one_send() -> None:
+    silent, turn = SilentBrokers(), RoundRobin(0)
+    both = queues("a", "b", count=2)
+
+    def chosen(now: float, count: int = 8) -> Counter[str]:
+        return Counter(silent.choose(turn, both, None, now).broker_name for _ in range(count))
+
+    assert chosen(0) == {"a": 4, "b": 4}
+    silent.silent("a", 100.0)
+    assert chosen(109.9) == {"b": 8}
+    assert chosen(110.0) == {"a": 1, "b": 7}, "one finds out"
+    assert chosen(112.9) == {"b": 8}
+    assert chosen(113.0)["a"] == 1
+    silent.answered("a")
+    assert chosen(113.0) == {"a": 4, "b": 4}
+    silent.silent("a", 200.0)
+    silent.silent("b", 200.0)
+    assert set(chosen(201.0)) == {"a", "b"}, "when all are silent, all are tried"
+    assert silent.choose(turn, both, "a", 202.0).broker_name == "b"
 
 
 def test_the_detector_asks_each_broker_once_per_interval() -> None:
