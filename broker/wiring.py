@@ -50,6 +50,7 @@ from triomq.broker.roles.pop_handover import PopHandover
 from triomq.broker.roles.role import Role
 from triomq.broker.roles.table_copy import TableCopy
 from triomq.broker.service_set import ServiceSet, open_services
+from triomq.broker.services.group_moves import GroupMoves
 from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.pop.pops import TAKING_OVER
 from triomq.broker.services.routes import Routes
@@ -279,7 +280,15 @@ def open_server(
         ),
         progress=GroupProgress(store, topics, offsets, clients, wall_clock_ms, config.broker_name),
         resets=Resets(
-            store, topics, groups, offsets, clients, held, live, relays, config.broker_name
+            store,
+            topics,
+            groups,
+            offsets,
+            clients,
+            GroupMoves(store, offsets, services.pops, held, services.held_pops, relays.tell_moved),
+            live,
+            relays,
+            config.broker_name,
         ),
         relays=relays,
         config=BrokerConfigRequests(

@@ -1,3 +1,28 @@
 """What every test shares: the rules of CI, and the records of what a run proves."""
 
+import sys
+from collections.abc import Iterator
+
+import pytest
+
 pytest_plugins = ("ci_rules", "compatibility_record", "feature_record")
+
+
+@pytest.fixture(autouse=True)
+def sound_source(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Register the source again after each test with Spark.
+
+    Two queries of one source that start at once may spoil a Java map of its registration (a fault
+    of Spark's, see ``SPARK_FAULTS``). Spark discovers a source once for each process, so every
+    later query of the process would fail, too.
+    """
+    yield
+    if request.node.get_closest_marker("spark") is None or "pyspark.sql" not in sys.modules:
+        return
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        from triomq.spark import RocketMQDataSource
+
+        session.dataSource.register(RocketMQDataSource)

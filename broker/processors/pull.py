@@ -237,10 +237,11 @@ class PullMessages:
     ) -> Response | None:
         """Return the response that tells the group of a reset, once for each queue; None otherwise.
 
-        None also if the pull begins at the new offset anyway.
+        A pull that begins at the new offset gets it, too: its member may hold messages before that
+        offset, which it has prefetched. Source: broker/processor/PullMessageProcessor.java.
         """
         offset = self.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
-        if offset is None or offset == header.queue_offset:
+        if offset is None:
             return None
         made = PullMessageResponseHeader(
             MASTER_ID,

@@ -134,6 +134,27 @@ class Relays:
                 new_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, oneway=True)
             )
 
+    def tell_moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Tell members of our own kind that their group was moved, one-way.
+
+        They drop what they have pulled, also if a full cache keeps them from the next pull. A Java
+        client would stop for ten seconds; it hears of the move at its next pull.
+        """
+        consumers = self.clients.consumers.get(group)
+        if consumers is None:
+            return
+        header = ResetOffsetHeader(group=group, topic=topic, timestamp=-1, force=True)
+        table = {
+            MessageQueue(topic, self.broker_name, queue_id): offset
+            for queue_id, offset in offsets.items()
+        }
+        body = QueueOffsets(table).encode()
+        for member in list(consumers.members.values()):
+            if member.language == LanguageCode.PYTHON:
+                member.connection.oneway(
+                    new_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, oneway=True)
+                )
+
     def _member(self, group_name: str, client_id: str | None) -> Member[Connection]:
         group = self.clients.consumers.get(group_name)
         member = (

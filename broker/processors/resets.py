@@ -1,11 +1,11 @@
 """Move a group's offsets: by time, to an offset, or to those of another group.
 
 Codes: INVOKE_BROKER_TO_RESET_OFFSET (222), CLONE_GROUP_OFFSET (314). The broker itself stores the
-new offsets, even if no member is connected, and tells the group at its next pull of each queue;
-until then it ignores the group's own commits. With ``useServerSideResetOffset=false``, and for a
-broadcasting group, whose offsets are stored by the members, it only tells the members
-(RESET_CONSUMER_CLIENT_OFFSET 220), as brokers before 5.x do. Source:
-broker/processor/AdminBrokerProcessor.java#resetOffset, #cloneGroupOffset,
+new offsets, even if no member is connected, and tells the group: our members at once, all at their
+next pull of each queue; until then it ignores the group's own commits. With
+``useServerSideResetOffset=false``, and for a broadcasting group, whose offsets are stored by the
+members, it only tells the members (RESET_CONSUMER_CLIENT_OFFSET 220), as brokers before 5.x do.
+Source: broker/processor/AdminBrokerProcessor.java#resetOffset, #cloneGroupOffset,
 broker/client/net/Broker2Client.java#resetOffset.
 """
 
@@ -16,8 +16,8 @@ import logging
 import attrs
 
 from triomq.broker.processors.relays import Relays
+from triomq.broker.services.group_moves import GroupMoves
 from triomq.broker.services.groups import GroupTable
-from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
@@ -46,7 +46,7 @@ class Resets:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     clients: GroupTable[Connection]
-    held: HeldPulls
+    moves: GroupMoves
     live: LiveSettings
     relays: Relays
     broker_name: str
@@ -81,8 +81,7 @@ class Resets:
             table = self._table(header.topic, wanted)
             self.relays.tell_reset(online, header, table)
         else:
-            self.offsets.reset(header.group, header.topic, wanted)
-            self.held.wake_topic(header.topic)
+            await self.moves.move(header.group, header.topic, wanted)
             table = self._table(header.topic, wanted)
         self.limit.log(
             logger,
@@ -134,7 +133,7 @@ class Resets:
         found = await self.store.offset_by_time(header.topic, queue_id, header.timestamp)
         return min(max(low, found), high)
 
-    def clone(self, request: Request) -> Response:
+    async def clone(self, request: Request) -> Response:
         """Copy a group's offsets in one topic, or in all topics of the source group.
 
         Skips topics that connected members do not subscribe.
@@ -156,6 +155,11 @@ class Resets:
                     header.target_group,
                 )
                 continue
-            self.offsets.clone(header.source_group, header.target_group, topic)
-            self.held.wake_topic(topic)
+            offsets = self.offsets.queues_of(header.source_group, topic)
+            await self.moves.move(
+                header.target_group,
+                topic,
+                offsets,
+                members=header.target_group in self.clients.consumers,
+            )
         return Response()

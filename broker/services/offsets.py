@@ -17,7 +17,11 @@ from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
 from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
-from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, LightOffsetTable
+from triomq.remoting.protocol.bodies.offsets import (
+    ConsumerOffsetTable,
+    LightOffsetTable,
+    OffsetMoves,
+)
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.topics import DataVersion
 
@@ -83,7 +87,10 @@ class OwnCommits:
 
 @attrs.define(eq=False)
 class ConsumerOffsets(PersistedTable):
-    """Committed offsets (saved); positions of the last pulls, and pending resets (not saved).
+    """Committed offsets, pending resets, and when operators moved groups.
+
+    All are saved, the latter two under names of our own, which Java skips. Positions of the last
+    pulls are not saved.
 
     The first level is the group, then the topic. A reset is committed at once and stays pending
     until the answer to the group's next pull of that queue has told it; commits in between come
@@ -95,6 +102,8 @@ class ConsumerOffsets(PersistedTable):
     pulled: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict)
     resets: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict)
     """(group, topic) -> queue -> the offset that its next pull must begin with."""
+    moved: dict[tuple[str, str], dict[int, int]] = attrs.field(factory=dict)
+    """(group, topic) -> queue -> where the log ended when an operator moved the group."""
     light: bool = False
     """Whether the file has a table of its own for groups of light queues."""
     own: OwnCommits | None = None
@@ -151,11 +160,37 @@ class ConsumerOffsets(PersistedTable):
             f"the offset of group {group} in {topic}-{queue_id} is not stored",
         )
 
-    def reset(self, group: str, topic: str, queues: Mapping[int, int]) -> None:
-        """Send a group back or forward in some queues. Checkpoint: never."""
+    def reset(
+        self,
+        group: str,
+        topic: str,
+        queues: Mapping[int, int],
+        log_end: int,
+        *,
+        members: bool = True,
+    ) -> None:
+        """Send a group back or forward in some queues. Checkpoint: never.
+
+        ``log_end``: of the log; what was popped below it says nothing about the group any more;
+        ``members``: whether some may be at work that must hear of it.
+        """
         for queue_id, offset in queues.items():
             self.commit(group, topic, queue_id, offset)
-        self.resets.setdefault((group, topic), {}).update(queues)
+        if members:
+            self.resets.setdefault((group, topic), {}).update(queues)
+        self.moved.setdefault((group, topic), {}).update(dict.fromkeys(queues, log_end))
+        self.version.bump()
+        self.touch()
+
+    def moved_at(self, group: str, topic: str, queue_id: int) -> int:
+        """Return where the log ended when an operator moved the group last; 0: never."""
+        return self.moved.get((group, topic), {}).get(queue_id, 0) if self.moved else 0
+
+    def forget_moves(self, log_start: int) -> None:
+        """Forget moves from before the start of the log: nothing there can contradict them."""
+        for key in [key for key, ends in self.moved.items() if max(ends.values()) <= log_start]:
+            del self.moved[key]
+            self.touch()
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the offset of a reset that the group does not know yet."""
@@ -169,12 +204,8 @@ class ConsumerOffsets(PersistedTable):
         offset = queues.pop(queue_id)
         if not queues:
             del self.resets[group, topic]
+        self.touch()
         return offset
-
-    def clone(self, source: str, target: str, topic: str) -> None:
-        """Give one group the offsets of another."""
-        for queue_id, offset in self.queues_of(source, topic).items():
-            self.commit(target, topic, queue_id, offset)
 
     def replace(
         self, table: ConsumerOffsetTable, queue_end: Callable[[str, int], int]
@@ -256,8 +287,9 @@ class ConsumerOffsets(PersistedTable):
             changed = topics.pop(topic, None) is not None or changed
         for topics in self.pulled.values():
             topics.pop(topic, None)
-        for key in [key for key in self.resets if key[1] == topic]:
-            del self.resets[key]
+        for table in (self.resets, self.moved):
+            for key in [key for key in table if key[1] == topic]:
+                del table[key]
         if changed:
             self.version.bump()
             self.touch()
@@ -270,8 +302,9 @@ class ConsumerOffsets(PersistedTable):
         if self.own is not None:
             self.own.drop(group=group)
         self.pulled.pop(group, None)
-        for key in [key for key in self.resets if key[0] == group]:
-            del self.resets[key]
+        for table in (self.resets, self.moved):
+            for key in [key for key in table if key[0] == group]:
+                del table[key]
         if self.committed.pop(group, None) is not None:
             self.version.bump()
             self.touch()
@@ -296,7 +329,11 @@ class ConsumerOffsets(PersistedTable):
             if not (self.light and is_light(group))
             for topic, queues in topics.items()
         }
-        return encode_pretty({**content, "offsetTable": rows})
+        content["offsetTable"] = rows
+        for name, table in (("pendingResets", self.resets), ("movedAt", self.moved)):
+            if table:
+                content[name] = {f"{topic}@{group}": q for (group, topic), q in table.items()}
+        return encode_pretty(content)
 
 
 def clamp_offsets(
@@ -350,12 +387,14 @@ def open_consumer_offsets(
     loaded = load_table(path, decode_offsets)
     if loaded is None and light:
         loaded = load_table(ordinary, decode_offsets)
-    committed, saved_version = loaded or ({}, None)
+    committed, moves, saved_version = loaded or ({}, OffsetMoves(), None)
     version.load(saved_version)
     return ConsumerOffsets(
         path,
         version,
         committed,
+        resets=by_key(moves.pending_resets),
+        moved=by_key(moves.moved_at),
         light=light,
         own=own,
         limits=limits or broker_limits(),
@@ -365,14 +404,24 @@ def open_consumer_offsets(
 
 def decode_offsets(
     content: bytes,
-) -> tuple[dict[str, dict[str, dict[int, int]]], DataVersion | None]:
+) -> tuple[dict[str, dict[str, dict[int, int]]], OffsetMoves, DataVersion | None]:
     """Read the table of any RocketMQ release; 4.9 writes only ``offsetTable``."""
     table = ConsumerOffsetTable.decode(content)
     committed = by_group(table)
     for key, offset in LightOffsetTable.decode(content).lmq_offset_table.items():
         topic, _, group = key.partition("@")
         committed.setdefault(group, {})[topic] = {0: offset}
-    return committed, table.data_version
+    return committed, OffsetMoves.decode(content), table.data_version
+
+
+def by_key(rows: Mapping[str, Mapping[int, int]]) -> dict[tuple[str, str], dict[int, int]]:
+    """Return rows of ``topic@group`` as (group, topic) -> queue -> number."""
+    table = {}
+    for name, queues in rows.items():
+        topic, _, group = name.partition("@")
+        if queues:
+            table[group, topic] = dict(queues)
+    return table
 
 
 def by_group(table: ConsumerOffsetTable) -> dict[str, dict[str, dict[int, int]]]:

@@ -102,6 +102,12 @@ class PersistedTable(abc.ABC):
         self.changes += 1
         self.wake_saver()
 
+    def save_soon(self) -> None:
+        """Have the present changes saved now, not when they have gathered. Checkpoint: never."""
+        if self.unsaved:
+            self.due = 0.0
+            self.wake_saver()
+
     async def wait_saved(self) -> None:
         """Return when the disk has every present change. The caller sets the deadline."""
         wanted = self.changes

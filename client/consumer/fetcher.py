@@ -56,6 +56,9 @@ logger = logging.getLogger(__name__)
 _AT_ONCE_SECONDS = 1.0
 """An answer without progress that comes sooner was not held by the broker."""
 
+RESET_REMARK = "OFFSET_RESET"
+"""What the answer to a pull says when an operator has moved the group: a status of Java's store."""
+
 _NO_SPAN = 2**63
 """The span limit of ordered consumers: none."""
 
@@ -300,15 +303,17 @@ class Fetcher:
             if fresh:
                 self.spec.deliver(fresh)
         elif response.code == ResponseCode.PULL_OFFSET_MOVED:
-            logger.warning(
+            position, reset = header.next_begin_offset, response.remark == RESET_REMARK
+            logger.log(
+                logging.INFO if reset else logging.WARNING,
                 "offset %d of %s is not valid (%s): continuing at %d, the queue has %d to %d",
                 assignment.held.position, assignment.queue, response.remark,
-                header.next_begin_offset, header.min_offset, header.max_offset,
+                position, header.min_offset, header.max_offset,
             )  # fmt: skip
-            position = header.next_begin_offset
             # A queue that was lost meanwhile is not taken again.
             owned = self.assignments.get(assignment.queue) is assignment
-            if owned and position != assignment.held.position:
+            # After a reset nothing that was pulled before may be handled, also at this position.
+            if owned and (position != assignment.held.position or reset):
                 moved = self.restart(assignment.queue, position, paused=assignment.paused)
                 moved.committable = position if moved.sends_back is None else -1
         else:

@@ -244,10 +244,7 @@ class PopMessages:
 
     def _begin(self, header: PopMessageHeader, visit: Visit, key: QueueKey, pops: Pops) -> int:
         """Return the offset at which a queue is read; a group's first one is committed."""
-        reset = pops.offsets.take_reset(*key)
-        if reset is not None:
-            pops.reset(key, reset)
-            pops.orders.forget(key)
+        pops.offsets.take_reset(*key)  # the position has moved already; nobody needs to be told
         position = pops.position(key)
         if position is None:
             pops.offsets.require_room(*key)

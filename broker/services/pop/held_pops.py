@@ -78,6 +78,11 @@ class HeldPops(HeldRequests[HeldPop]):
         """Wake one pop: there are more messages than the last one took. Checkpoint: never."""
         self._wake_one(topic, group, -1)
 
+    def wake_all(self, group: str, topic: str) -> None:
+        """Wake all pops of a group: its offsets were moved. Checkpoint: never."""
+        for pop in list(self._by_topic.get(topic, {}).get(group, ())):
+            self._wake(pop)
+
     def _wake_one(self, topic: str, group: str, queue_id: int) -> None:
         for pop in self._by_topic.get(topic, {}).get(group, {}):
             if queue_id < 0 or pop.queue_id in (-1, queue_id) or topic != pop.topics[0]:

@@ -8,7 +8,7 @@ point that it does not know, from before a start, goes its way through the reviv
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import attrs
 
@@ -113,6 +113,13 @@ class PopsInFlight:
             _, key = heapq.heappop(self._ends)
             flight = self._flights.get(key)
             if flight is not None and flight.visible_at + KEEP_MS <= now_ms:
+                self._leave(key, flight, flight.left)
+                del self._flights[key]
+
+    def forget(self, group: str, topic: str, queue_ids: Container[int]) -> None:
+        """Count the messages of some queues no more: the group was moved."""
+        for key, flight in list(self._flights.items()):
+            if key[0] == topic and key[1] == group and key[2] in queue_ids:
                 self._leave(key, flight, flight.left)
                 del self._flights[key]
 

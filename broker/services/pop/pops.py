@@ -7,7 +7,7 @@ group's position moves in one step, without a checkpoint.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -114,6 +114,16 @@ class Pops:
         self._unsafe.pop(key, None)
         self.log.forget_position(key)
         self.offsets.commit(*key, offset)
+
+    def moved(self, group: str, topic: str, wanted: Mapping[int, int]) -> None:
+        """Set positions by an operator's will: ordered queues give messages at once, and what is in
+        flight counts no more; it comes again if nobody acknowledges it. Checkpoint: never.
+        """
+        self.in_flight.forget(group, topic, wanted)
+        for queue_id, offset in wanted.items():
+            key = group, topic, queue_id
+            self.orders.forget(key)
+            self.reset(key, offset)
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Forget positions of a topic, or of a group, that is deleted. Checkpoint: never."""

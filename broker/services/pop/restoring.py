@@ -1,8 +1,9 @@
 """Restore positions after a kill: offsets are saved every few seconds, check points at once.
 
 Without it messages that were popped, and acknowledged, since the last save would be popped again.
-Check points that the table of offsets covers are not looked at: an admin may have set the offsets
-back meanwhile. No clock says which these are: files are copied, and clocks are set.
+Check points that the table of offsets covers are not looked at, nor those from before an operator
+moved the group: the offsets may have been set back. No clock says which these are: files are
+copied, and clocks are set.
 """
 
 from __future__ import annotations
@@ -61,12 +62,16 @@ async def restore_positions(pops: Pops) -> int:
                 point = read_revive_record(message)
                 if isinstance(point, CheckPoint):
                     key = point.group, point.topic, point.queue_id
+                    made_at = message.log_offset if point.log_end is None else point.log_end
+                    if made_at < pops.offsets.moved_at(*key):
+                        continue
                     following = point.offsets[-1] + 1
                     end = pops.store.max_offset(point.topic, point.queue_id)
                     if (pops.position(key) or 0) < following <= end:
                         pops.move(key, following)
                         moved.add(key)
             await trio.lowlevel.checkpoint()
+    pops.offsets.forget_moves(pops.store.first_offset)
     return len(moved)
 
 

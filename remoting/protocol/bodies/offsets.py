@@ -81,6 +81,16 @@ class LightOffsetTable(JsonBody):
 
 
 @attrs.frozen(eq=False, repr=False)
+class OffsetMoves(JsonBody):
+    """Extras of consumerOffset.json that are ours, by ``topic@group`` and queue: offsets of which a
+    group has not heard, and where the log ended when it was moved.
+    """
+
+    pending_resets: dict[str, dict[int, int]] = attrs.field(factory=dict)
+    moved_at: dict[str, dict[int, int]] = attrs.field(factory=dict)
+
+
+@attrs.frozen(eq=False, repr=False)
 class DelayOffsetTable(JsonBody):
     """Answer to 45: delay level -> next offset."""
 

@@ -156,8 +156,8 @@ def test_forgetting_topics_and_groups(tmp_path: Path) -> None:
 
 def test_resets_are_taken_once_each_and_end_with_their_topic_or_group(tmp_path: Path) -> None:
     offsets = open_offsets(tmp_path)
-    offsets.reset("G", "T", {0: 5, 1: 6})
-    offsets.reset("G", "T", {1: 7, 2: 8})
+    offsets.reset("G", "T", {0: 5, 1: 6}, 100)
+    offsets.reset("G", "T", {1: 7, 2: 8}, 200)
     assert [offsets.pending_reset("G", "T", queue_id) for queue_id in range(4)] == [5, 7, 8, None]
     assert [offsets.take_reset("G", "T", queue_id) for queue_id in (0, 0, 1, 2, 2)] == [
         5,
@@ -169,11 +169,27 @@ def test_resets_are_taken_once_each_and_end_with_their_topic_or_group(tmp_path: 
     assert offsets.resets == {}
     for group in ("G", "H"):
         for topic in ("T", "U"):
-            offsets.reset(group, topic, {0: 1})
+            offsets.reset(group, topic, {0: 1}, 300)
     offsets.forget_topic("T")
-    assert sorted(offsets.resets) == [("G", "U"), ("H", "U")]
+    assert sorted(offsets.resets) == sorted(offsets.moved) == [("G", "U"), ("H", "U")]
     offsets.forget_group("H")
-    assert sorted(offsets.resets) == [("G", "U")]
+    assert sorted(offsets.resets) == sorted(offsets.moved) == [("G", "U")]
+
+
+def test_resets_outlive_a_restart_and_java_reads_the_offsets_beside_them(tmp_path: Path) -> None:
+    offsets = open_offsets(tmp_path)
+    offsets.commit("G", "T", 0, 9)
+    offsets.reset("G", "T", {0: 5, 1: 6}, 100)
+    offsets.reset("H", "T", {0: 5}, 200, members=False)
+    (tmp_path / "consumerOffset.json").write_bytes(offsets.encode())
+    again = open_offsets(tmp_path)
+    assert again.resets == {("G", "T"): {0: 5, 1: 6}}
+    assert again.moved == {("G", "T"): {0: 100, 1: 100}, ("H", "T"): {0: 200}}
+    assert (again.moved_at("G", "T", 1), again.moved_at("G", "U", 1)) == (100, 0)
+    again.forget_moves(150)
+    assert again.moved == {("H", "T"): {0: 200}}
+    table = json.loads(offsets.encode())["offsetTable"]
+    assert table == {"T@G": {"0": 5, "1": 6}, "T@H": {"0": 5}}
 
 
 def test_pulls_of_a_deleted_group_do_not_count_for_the_next_group_of_that_name(

@@ -1,0 +1,56 @@
+"""Moves a group to other offsets: the one way in which an operator's request changes them.
+
+A move reaches everything that knows where the group is: the committed offsets, the positions of
+POP, the block of an ordered queue, the count of what is in flight, held pulls and waiting pops, and
+the members. It is on the disk before the answer, and stays after a kill: check points from before
+it do not count (``ConsumerOffsets.moved``), and a member that has not heard of it hears it at its
+next pull (``ConsumerOffsets.resets``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from triomq.broker.services.held_pulls import HeldPulls
+from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.pop.held_pops import HeldPops
+from triomq.broker.services.pop.pops import Pops
+from triomq.broker.store.store import MessageStore
+
+Tell = Callable[[str, str, Mapping[int, int]], None]
+"""(group, topic, queue -> offset) for the members that understand it at once."""
+
+
+@attrs.define(eq=False)
+class GroupMoves:
+    """Moves groups. ``pops`` is None where this broker can never serve POP."""
+
+    store: MessageStore
+    offsets: ConsumerOffsets
+    pops: Pops | None
+    held: HeldPulls
+    held_pops: HeldPops
+    tell: Tell
+
+    async def move(
+        self, group: str, topic: str, wanted: Mapping[int, int], *, members: bool = True
+    ) -> None:
+        """Move a group to the offset of each queue. Checkpoint: maybe, after the move.
+
+        ``members``: whether some may be at work that must hear of it.
+        """
+        if not wanted:
+            return
+        if self.pops is not None:
+            self.pops.moved(group, topic, wanted)
+        self.offsets.reset(group, topic, wanted, self.store.appended.value, members=members)
+        self.held.wake_topic(topic)
+        self.held_pops.wake_all(group, topic)
+        self.tell(group, topic, wanted)
+        orders = [] if self.pops is None else [self.pops.orders]
+        for table in (self.offsets, *orders):
+            table.save_soon()
+        for table in (self.offsets, *orders):
+            await table.settled()
