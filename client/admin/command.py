@@ -139,6 +139,8 @@ class Effect(enum.Enum):
     """``--watch`` repeats it"""
     CHANGES = "changes"
     """all its changes are requests of ``Admin``, so ``--dry-run`` can show them"""
+    MOVES = "moves"
+    """likewise, of a group's offsets; on a terminal it shows them and asks before it begins"""
     DESTROYS = "destroys"
     """likewise, and it asks before it begins, or needs ``--yes``"""
     SENDS = "sends"
@@ -202,6 +204,7 @@ class AdminCommand:
         asking = {
             Effect.DESTROYS: f"deletes {self.loss}",
             Effect.SENDS: f"sends {self.copies}",
+            Effect.MOVES: "moves the group, and its members drop what they have pulled",
         }
         return asking.get(self.effect, "")
 
@@ -264,10 +267,14 @@ WATCH = Option(
     whole(1, 86400),
 )
 DRY_RUN = Option("--dry-run", "read the present values and print the changes; send nothing")
-YES = Option("-y, --yes", "do not ask before deleting or sending; needed without a terminal")
+YES = Option(
+    "-y, --yes",
+    "do not ask before deleting, sending or moving; needed without a terminal, but for moves",
+)
 EFFECT_OPTIONS: Mapping[Effect, Sequence[Option]] = {
     Effect.READS: (WATCH,),
     Effect.CHANGES: (DRY_RUN,),
+    Effect.MOVES: (DRY_RUN, YES),
     Effect.DESTROYS: (DRY_RUN, YES),
     Effect.SENDS: (DRY_RUN, YES),
     Effect.FOLLOWS: (),

@@ -1,11 +1,11 @@
-"""Ask before a command deletes something, or sends messages again."""
+"""Ask before a command deletes something, sends messages again, or moves a group."""
 
 from __future__ import annotations
 
 from typing import TextIO
 
 from triomq.client.admin.arguments import UsageError
-from triomq.client.admin.command import AdminCommand
+from triomq.client.admin.command import AdminCommand, Effect
 from triomq.client.admin.command_line import Call
 from triomq.client.admin.errors import NotConfirmed
 from triomq.client.admin.grouped_names import title
@@ -24,6 +24,8 @@ def must_ask(call: Call, stdin: TextIO) -> bool:
     if dry_run(call):
         return False
     if not stdin.isatty():
+        if call.command.effect is Effect.MOVES:
+            return False  # scripts of RocketMQ's users move groups
         raise UsageError(
             f"{title(call.command.name)} {call.command.consequence}, and there is no terminal to"
             " ask: give --yes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.errors import SubjectMissing
@@ -19,18 +20,14 @@ async def check_group(admin: Admin, group: str, more: str) -> Answers[list[str]]
     Raises: SubjectMissing if all brokers answer and none knows the group.
     """
     answers = await admin.groups()
-    if unknown_at_all(group, answers):
-        raise SubjectMissing(f"a group {group!r}", f"{SPELLING}; {more}")
+    if is_new(group, answers):
+        known = sorted({name for names in answers.values.values() for name in names})
+        near = get_close_matches(group, known, n=3)
+        spelling = f"the nearest: {', '.join(near)}" if near else SPELLING
+        raise SubjectMissing(f"a group {group!r}", f"{spelling}; {more}")
     return answers
 
 
-async def new_group_notes(admin: Admin, group: str) -> list[str]:
-    """Return a warning if all brokers answer and none knows the group."""
-    if unknown_at_all(group, await admin.groups()):
-        return [f"no broker knows group {group!r}: it gets offsets all the same; {SPELLING}"]
-    return []
-
-
-def unknown_at_all(group: str, answers: Answers[list[str]]) -> bool:
+def is_new(group: str, answers: Answers[list[str]]) -> bool:
     """Return whether all brokers answered, and none knows the group."""
     return not answers.failures and not any(group in names for names in answers.values.values())

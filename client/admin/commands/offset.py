@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,7 +18,7 @@ from triomq.client.admin.command import (
     answered,
     ask_each,
 )
-from triomq.client.admin.known_groups import new_group_notes
+from triomq.client.admin.known_groups import check_group, is_new
 from triomq.client.admin.times import instant_ms
 from triomq.client.errors import BrokerFailed, GroupOffline
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
@@ -38,6 +38,7 @@ END_OF_QUEUE = -1
 """the timestamp that means the end of each queue"""
 NEVER_CONNECTED = "consumer group <"
 """how brokers of 4.x refuse a group that had no member since they started"""
+NEW_GROUP = "`mqadmin group create` makes a group whose place is set before its first start"
 Offsets = Mapping[MessageQueue, int]
 
 
@@ -85,9 +86,7 @@ async def write_offsets(
     return written
 
 
-def reset_result(
-    group: str, topic: str, answers: Answers[Offsets], notes: Sequence[str] = ()
-) -> Result:
+def reset_result(group: str, topic: str, answers: Answers[Offsets]) -> Result:
     """Return the result of a reset."""
     rows = sorted(
         (queue.broker_name, queue.queue_id, offset)
@@ -96,8 +95,7 @@ def reset_result(
     )
     queues = [dict(zip(("brokerName", "queueId", "offset"), row)) for row in rows]
     table = Table(("brokerName", ">queueId", ">offset"), rows)
-    result = answered(answers, {"group": group, "topic": topic, "queues": queues}, [table])
-    return attrs.evolve(result, notes=notes)
+    return answered(answers, {"group": group, "topic": topic, "queues": queues}, [table])
 
 
 async def reset_by_time(admin: Admin, options: Values) -> Result:
@@ -109,7 +107,7 @@ async def reset_by_time(admin: Admin, options: Values) -> Result:
     if queue_id is not None and address is None:
         raise UsageError("-q/--queue needs -b/--broker: every broker has a queue of that number")
     brokers = await admin.topic_brokers(topic)
-    notes = await new_group_notes(admin, group)
+    await check_group(admin, group, NEW_GROUP)
     if address is not None:
         brokers = {name: known for name, known in brokers.items() if known == address} or {
             address: address
@@ -122,16 +120,16 @@ async def reset_by_time(admin: Admin, options: Values) -> Result:
         -1 if queue_id is None else queue_id,
         offset,
     )
-    return reset_result(group, topic, await reset(admin, header, brokers), notes)
+    return reset_result(group, topic, await reset(admin, header, brokers))
 
 
 async def skip_accumulated(admin: Admin, options: Values) -> Result:
     group, topic = options.text("group"), options.text("topic")
     force = options.maybe_flag("force") is not False
     header = ResetOffsetHeader(group, topic, END_OF_QUEUE, force)
-    notes = await new_group_notes(admin, group)
+    await check_group(admin, group, NEW_GROUP)
     answers = await reset(admin, header, await admin.topic_brokers(topic))
-    return reset_result(group, topic, answers, notes)
+    return reset_result(group, topic, answers)
 
 
 async def clone(admin: Admin, options: Values) -> Result:
@@ -140,7 +138,8 @@ async def clone(admin: Admin, options: Values) -> Result:
     offline = options.maybe_flag("offline") is not False
     header = CloneGroupOffsetHeader(source, target, topic, offline)
     brokers = await admin.topic_brokers(topic)
-    notes = await new_group_notes(admin, target)
+    known = await check_group(admin, source, NEW_GROUP)
+    notes = [f"group {target!r} is new: check the spelling"] if is_new(target, known) else []
     answers = await ask_each(admin, brokers.values(), RequestCode.CLONE_GROUP_OFFSET, header)
     document = {"srcGroup": source, "destGroup": target, "topic": topic}
     result = answered(
@@ -166,7 +165,7 @@ COMMANDS = (
     AdminCommand(
         name="resetOffsetByTime",
         run=reset_by_time,
-        effect=Effect.CHANGES,
+        effect=Effect.MOVES,
         options=(
             GROUP,
             TOPIC,
@@ -192,7 +191,7 @@ COMMANDS = (
     AdminCommand(
         name="skipAccumulatedMessage",
         run=skip_accumulated,
-        effect=Effect.CHANGES,
+        effect=Effect.MOVES,
         options=(GROUP, TOPIC, FORCE, CLUSTER),
         examples=("skipAccumulatedMessage -g billing -t orders",),
         document=RESET_DOCUMENT,
@@ -200,7 +199,7 @@ COMMANDS = (
     AdminCommand(
         name="cloneGroupOffset",
         run=clone,
-        effect=Effect.CHANGES,
+        effect=Effect.MOVES,
         options=(
             Option("-s, --srcGroup GROUP", "the group whose offsets are copied", required=True),
             Option("-d, --destGroup GROUP", "the group that gets the offsets", required=True),

@@ -191,7 +191,7 @@ async def test_no_command_changes_anything_in_a_dry_run(
     assert wrong == {}
     assert [name for name in sent if changes_server(RequestCode[name])] == []
     assert await state(cluster) == before
-    changing = (Effect.CHANGES, Effect.DESTROYS, Effect.SENDS)
+    changing = (Effect.CHANGES, Effect.DESTROYS, Effect.SENDS, Effect.MOVES)
     tried = {n for n in LIST if load(n).effect in changing and load(n).run is not None}
     assert tried - JAVA_ONLY == set(calls)
 
@@ -237,6 +237,25 @@ async def test_without_a_terminal_a_deletion_needs_yes(cluster: InProcessCluster
     assert failed(await mqadmin(*words), 2, "--yes", "--dry-run", "the topic with its queues")
     assert (await mqadmin("topicRoute", "-t", "orders", "-n", cluster.namesrv_address)).code == 0
     assert (await mqadmin(*words, "-y")).code == 0
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
+async def test_on_a_terminal_a_move_of_a_group_shows_its_effect_and_asks(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    ours, theirs = pty.openpty()
+    namesrv = cluster.namesrv_address
+    await mqadmin("group", "create", *CLUSTER, "-g", "billing", "-n", namesrv)
+    words = ("group", "skip", "-g", "billing", "-t", "orders", "-n", namesrv)
+    with os.fdopen(theirs) as terminal:
+        os.write(ours, f"{answer}\n".encode())
+        monkeypatch.setattr("sys.stdin", terminal)
+        done = await mqadmin(*words)
+        assert done.code == code
+        assert "offsets of group billing in topic orders\n" in done.err
+        assert "This moves the group, and its members drop what they have pulled." in done.err
+        assert (await mqadmin(*words, "--yes")).err == ""
+    os.close(ours)
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("", 1), ("y", 0)])

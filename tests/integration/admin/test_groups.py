@@ -142,18 +142,19 @@ async def test_progress_with_client_addresses(cluster: InProcessCluster) -> None
     [
         ("resetOffsetByTime", "-g", "biling", "-s", "-1h"),
         ("skipAccumulatedMessage", "-g", "biling"),
-        ("cloneGroupOffset", "-s", "other", "-d", "biling"),
+        ("cloneGroupOffset", "-s", "biling", "-d", "other"),
     ],
 )
-async def test_an_unknown_group_gets_offsets_and_a_warning(
+async def test_a_move_of_an_unknown_group_names_the_nearest(
     cluster: InProcessCluster, words: tuple[str, ...]
 ) -> None:
-    """Scripts place groups before their first start; a typo is seen."""
     await cluster.create_topic("t", queues=1)
     given = (*words, "-t", "t", "-n", cluster.namesrv_address)
-    assert (
-        "no broker knows group 'biling': it gets offsets all the same; check the spelling"
-        in (await mqadmin(*given)).err
+    for group in ("billing", "other"):
+        created = ("updateSubGroup", "-c", "DefaultCluster", "-g", group)
+        assert (await mqadmin(*created, "-n", cluster.namesrv_address)).code == 0
+    assert failed(
+        await mqadmin(*given), 4, "a group 'biling'", "the nearest: billing", "mqadmin group create"
     )
     created = ("updateSubGroup", "-c", "DefaultCluster", "-g", "biling")
     assert (await mqadmin(*created, "-n", cluster.namesrv_address)).code == 0
