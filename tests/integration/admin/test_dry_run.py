@@ -252,7 +252,7 @@ async def test_on_a_terminal_a_move_of_a_group_shows_its_effect_and_asks(
         monkeypatch.setattr("sys.stdin", terminal)
         done = await mqadmin(*words)
         assert done.code == code
-        assert "offsets of group billing in topic orders\n" in done.err
+        assert "offsets of group billing in topic orders (new)\n" in done.err
         assert "This moves the group, and its members drop what they have pulled." in done.err
         assert (await mqadmin(*words, "--yes")).err == ""
     os.close(ours)
