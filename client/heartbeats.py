@@ -25,6 +25,9 @@ from triomq.remoting.protocol.headers.client import UnregisterClientHeader
 
 logger = logging.getLogger(__name__)
 
+FORGOTTEN_SECONDS = 100.0
+"""Brokers forget a client after 120 s without a heartbeat; its queues then go to others."""
+
 
 @attrs.frozen(kw_only=True)
 class JoinedGroups:
@@ -52,6 +55,12 @@ class Heartbeats:
     """called when a broker that was registered is so no longer"""
     registered: set[str] = attrs.field(factory=set, init=False)
     """addresses of brokers that have seen a heartbeat on their current connection"""
+    forgotten: set[str] = attrs.field(factory=set, init=False)
+    """addresses of brokers that heard nothing for so long that they may have forgotten this client:
+    what it knows of its group is old
+    """
+    _heard: dict[str, float] = attrs.field(factory=dict, init=False)
+    """address -> trio time of the last heartbeat that was answered"""
     _locks: dict[str, trio.Lock] = attrs.field(factory=dict, init=False)
     """one heartbeat at a time for each address; a task that waited finds the broker registered"""
     _new_brokers: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -74,10 +83,18 @@ class Heartbeats:
             self.registered.discard(address)
             self.on_unregistered()
 
+    def may_have_forgotten(self, address: str) -> bool:
+        """Return whether a broker may have given this client's queues to others."""
+        heard = self._heard.get(address)
+        silent = heard is not None and trio.current_time() - heard >= FORGOTTEN_SECONDS
+        return silent or address in self.forgotten
+
     def brokers_changed(self, gone: set[str], added: set[str]) -> None:
         """Note which broker addresses left the routes, and which are new."""
         self.registered -= gone
+        self.forgotten -= gone
         for address in gone:
+            self._heard.pop(address, None)
             self._locks.pop(address, None)  # tasks that wait for the lock still hold a reference
             self._failures.forget(f"broker {address}")
         if added:
@@ -87,7 +104,11 @@ class Heartbeats:
         command = request(RequestCode.HEART_BEAT, None, self._heartbeat().encode())
         await self._calls.call(address, command, self.settings.request_timeout)
         self._failures.worked(f"broker {address}")
-        if address not in self.registered:
+        forgotten = self.may_have_forgotten(address)
+        self._heard[address] = trio.current_time()
+        if forgotten:
+            self.forgotten.add(address)
+        if forgotten or address not in self.registered:
             self.registered.add(address)
             self.on_broker_joined()
 

@@ -228,7 +228,11 @@ class Fetcher:
         address = self._address(assignment)
         subscription = self.spec.subscriptions[assignment.queue.topic]
         await self.session.heartbeats.ensure(address)
-        header = self._header(assignment, subscription, master=assignment.broker_id == 0)
+        # A member that its broker may have forgotten knows old offsets.
+        commits = assignment.broker_id == 0 and not self.session.heartbeats.may_have_forgotten(
+            address
+        )
+        header = self._header(assignment, subscription, commits=commits)
         command = request(RequestCode.PULL_MESSAGE, header)
         response = await self.session.invoke(address, command, self.settings.pull_timeout)
         if response.code not in _ANSWERS:
@@ -254,13 +258,13 @@ class Fetcher:
         return address
 
     def _header(
-        self, assignment: Assignment, subscription: SubscriptionData, *, master: bool
+        self, assignment: Assignment, subscription: SubscriptionData, *, commits: bool
     ) -> PullMessageHeader:
         queue = assignment.queue
         committed = assignment.to_store
         # A pull that carries its filter does not depend on a heartbeat.
         with_filter = self.spec.sends_back is None
-        commit = committed > 0 and master and not with_filter and not self.spec.broadcast
+        commit = committed > 0 and commits and not with_filter and not self.spec.broadcast
         flags = SUSPEND | (COMMIT_OFFSET if commit else 0) | (SUBSCRIPTION if with_filter else 0)
         return PullMessageHeader(
             consumer_group=self.spec.group,

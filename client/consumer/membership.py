@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -17,10 +18,13 @@ from triomq.client.consumer.member_spec import MemberSpec
 from triomq.client.consumer.offsets import ConsumeFrom, OffsetStore
 from triomq.client.consumer.rebalance import Rebalancer
 from triomq.client.consumer.subscribing import check_filters
+from triomq.client.errors import TrioMQError
 from triomq.client.session import Session, SessionObserver
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.names import RETRY_PREFIX
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
@@ -100,9 +104,7 @@ class Membership(SessionObserver):
         """
         for assignment in self.fetcher.assignments.values():
             assignment.stored = -1
-        self.nursery.start_soon(
-            self.offsets.store, self.fetcher.owned(), name="store offsets again"
-        )
+        self.nursery.start_soon(self._store, name="store offsets again")
         if self.rebalancer.locks is not None:
             self.rebalancer.locks.renew_soon()
         self.rebalancer.wake()
@@ -121,7 +123,44 @@ class Membership(SessionObserver):
         """Store offsets every ``offset_interval``; runs for ever."""
         while True:
             await trio.sleep(self.settings.offset_interval)
-            await self.offsets.store(self.fetcher.owned())
+            await self._store()
+
+    async def _store(self) -> None:
+        """Store offsets, but first read those of brokers that may have forgotten this member."""
+        for address in list(self.session.heartbeats.forgotten):
+            await self._catch_up(address)
+        await self.offsets.store(self.fetcher.owned())
+
+    async def _catch_up(self, address: str) -> None:
+        """Go on where the group is by now: others may have had the queues of a broker.
+
+        A broker that came back with an older table has smaller offsets, and gets ours.
+        """
+        complete = True
+        for before in self.fetcher.owned():
+            queue = before.queue
+            if self.session.routes.master(queue.broker_name) != address or self.spec.broadcast:
+                continue
+            try:
+                offset = await self.offsets.stored(queue, exactly=True)
+            except TrioMQError as error:
+                logger.warning("the offset of %s is not known yet: %s", queue, error)
+                complete = False
+                continue
+            if self.fetcher.assignments.get(queue) is before and offset > before.held.committed:
+                logger.warning(
+                    "others have handled %s up to %d while this member stood still at %d: it goes"
+                    " on there",
+                    queue,
+                    offset,
+                    before.held.committed,
+                )
+                moved = self.fetcher.restart(queue, offset, paused=before.paused)
+                moved.stored = offset
+                if moved.sends_back is None:
+                    moved.committable = -1
+        if complete:
+            self.session.heartbeats.forgotten.discard(address)
 
     async def reset(self, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
         """Continue at other offsets and store them; return those of the queues that are owned.

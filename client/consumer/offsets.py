@@ -259,12 +259,19 @@ class OffsetStore:
         crashes: list[Exception] = []
         async with trio.open_nursery() as nursery:
             for assignment in assignments:
+                if self._may_be_old(assignment):
+                    continue
                 if assignment.to_store >= 0 and assignment.to_store != assignment.stored:
                     nursery.start_soon(self._store_logged, assignment, crashes)
         if len(crashes) == 1:
             raise crashes[0]
         if crashes:
             raise ExceptionGroup("storing offsets", crashes)
+
+    def _may_be_old(self, assignment: Assignment) -> bool:
+        """Return whether others may have handled more of a queue than this member."""
+        address = self.session.routes.master(assignment.queue.broker_name)
+        return address is not None and self.session.heartbeats.may_have_forgotten(address)
 
     async def _store_logged(self, assignment: Assignment, crashes: list[Exception]) -> None:
         what = (
