@@ -48,6 +48,9 @@ class OneBroker:
     async def ensure(self, address: str) -> None:
         pass
 
+    def may_have_forgotten(self, address: str) -> bool:
+        return False
+
     async def invoke(self, address: str, command: Command, timeout: float) -> Command:
         await trio.lowlevel.checkpoint()
         self.pulls.append(command.header(PullMessageHeader).queue_offset)
