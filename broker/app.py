@@ -34,6 +34,7 @@ from triomq.broker.addresses import encoded_host, reserved_ports, side_ports
 from triomq.broker.advertise import warn_if_unreachable
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.roles.role import open_role
+from triomq.broker.roles.second_master import require_only_master
 from triomq.broker.roles.table_copy import TABLE_BYTES_MAX
 from triomq.broker.services.delay_delivery import LocalDelivery
 from triomq.broker.services.name_servers import NameServerTable
@@ -90,8 +91,8 @@ async def run_broker(
     ``request_hooks`` see every request first and may refuse it (``remoting/server/request_hooks``);
     ``disk``: where store and tables are; ``budget``: that of a process with several servers.
 
-    Raises: StartError (store), DamagedTable, AddressInUse or ListenFailed, ConfigError, if it
-    cannot start.
+    Raises: StartError (store), DamagedTable, AddressInUse or ListenFailed, ConfigError,
+    SecondMaster, if it cannot start.
     """
     with reserved_ports(config) as with_ports:
         await _run(with_ports, request_hooks, disk, budget, task_status)
@@ -120,15 +121,15 @@ async def _run(
         request_hooks=tuple(request_hooks),
     )
     name_servers = NameServerTable.of(config.namesrv_addresses)
-    connector = Connector(
-        ConnectorConfig(
-            tls=security.client,
-            socks=SocksProxies.parse(config.security.socks_proxies),
-            busy_poll=False,
-            frame_max_bytes=TABLE_BYTES_MAX,
-        ),
-        on_lost=name_servers.connection_lost,
+    connecting = ConnectorConfig(
+        tls=security.client,
+        socks=SocksProxies.parse(config.security.socks_proxies),
+        busy_poll=False,
+        frame_max_bytes=TABLE_BYTES_MAX,
     )
+    if config.broker_role is not BrokerRole.SLAVE and not config.start_beside_master:
+        await require_only_master(config, connecting)
+    connector = Connector(connecting, on_lost=name_servers.connection_lost)
     budget = budget or ConnectionBudget.of_process()
     saved = functools.cache(lambda: saved_topics(config.store.root / "config"))
     stopping = trio.Event()

@@ -22,5 +22,11 @@ def broker_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the effective configuration and exit",
     )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="start although another master of this name is alive: clients reach one of the two,"
+        " and not the messages of the other",
+    )
     add_shared_options(parser)
     return parser

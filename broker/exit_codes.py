@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from triomq.broker.roles.second_master import SecondMaster
 from triomq.broker.services.persisted import DamagedTable
 from triomq.broker.store.errors import (
     FullAtStart,
@@ -19,4 +20,5 @@ EXIT_CODES: ExitCodes = {
     StoreDenied: ExitCode.CONFIGURATION,
     FullAtStart: ExitCode.FAILED,  # a service manager starts it again
     NoFilesLeft: ExitCode.FAILED,
+    SecondMaster: ExitCode.FAILED,
 }

@@ -26,9 +26,10 @@ def read_options(
         parsed.config,
         environment=environment,
         definitions=defined_entries(parsed.define),
-        options=[Entry("namesrvAddr", parsed.namesrvAddr)]
-        if parsed.namesrvAddr is not None
-        else [],
+        options=[
+            *([Entry("namesrvAddr", parsed.namesrvAddr)] if parsed.namesrvAddr is not None else []),
+            *([Entry("startBesideMaster", "true")] if parsed.force else []),
+        ],
     )
 
 
@@ -47,7 +48,7 @@ def load_broker_config(
         )
     if file is not None:
         sources.append(file_source(file))
-    given = [Source("option -D", tuple(definitions)), Source("option -n", tuple(options))]
+    given = [Source("option -D", tuple(definitions)), Source("option", tuple(options))]
     loaded = load_with_saved(BrokerConfig, sources, given, BROKER_KEYS)
     check_role(loaded.config, loaded.origins)
     return loaded

@@ -226,6 +226,13 @@ class BrokerConfig:
         low=0,
         high=LONG_MAX,
     )
+    start_beside_master: bool = flag(
+        "startBesideMaster",
+        False,
+        "start although another master of this name is alive (option --force): clients reach one of"
+        " the two, and not the messages of the other",
+        own=True,
+    )
     pull_expired_ms: int = number(
         "subscriptionExpiredTimeout",
         600_000,
