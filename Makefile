@@ -42,7 +42,7 @@ test: $(VENV)/.dev ## the suite that needs nothing but this checkout, four tests
 	$(PYTEST) -n 4 --dist worksteal -m "not compat and not slow and not spark and not hostile and not nightly and not compose" --durations=20 $(ARGS)
 
 test-all: $(VENV)/.dev ## the whole suite: slow tests, Spark, the official Java, Go, Python and Node clients
-	$(BIN)/python tests/lanes.py --only install-peers fast peers spark slow $(ARGS)
+	$(BIN)/python tests/lanes.py --only install-peers fast peers peers-more spark slow $(ARGS)
 
 ci: $(VENV)/.dev $(VENV)/.fuzz $(VENV)/.docs ## what CI runs: all lanes, two at a time (ARGS="--only LANE", ARGS=--list)
 	$(BIN)/python tests/lanes.py $(ARGS)
@@ -142,8 +142,8 @@ features: $(VENV)/.dev ## which rows of docs/features.md are proven, partly or n
 	@$(BIN)/python tests/features.py $(ARGS) $(wildcard .lanes/*.features.json .lanes/*.alone.json)
 
 compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last make ci or test-all (ARGS=--check: only look whether it is the same)
-	@test -f .lanes/compatibility.json || { echo "make: there is no record of a run: make test-all or make ci writes it"; exit 1; }
-	@$(BIN)/python tests/compatibility.py $(ARGS) $(wildcard .lanes/compatibility*.json)
+	@test -f .lanes/compatibility-peers.json || { echo "make: there is no record of a run: make test-all or make ci writes it"; exit 1; }
+	@$(BIN)/python tests/compatibility.py $(ARGS) $(wildcard .lanes/compatibility-*.json)
 
 docs: $(VENV)/.dev ## write the generated pages again
 	$(BIN)/python docs/generate.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import sys
 from pathlib import Path
@@ -101,6 +102,13 @@ def expression_of(command: tuple[str, ...]) -> Expression | None:
     return Expression.compile(command[command.index("-m", 3) + 1]) if "pytest" in command else None
 
 
+def modules_of(command: tuple[str, ...]) -> list[Path]:
+    """The modules that a lane of peers collects."""
+    ignored = next(word for word in command if word.startswith("--ignore-glob=")).partition("=")[2]
+    found = (lanes.ROOT / command[-1]).rglob("test_*.py")
+    return [path for path in found if not fnmatch.fnmatch(str(path), ignored)]
+
+
 def test_each_test_runs_in_exactly_one_lane() -> None:
     """Those with the mark hostile may measure, and compose has a target of its own."""
     chosen = [
@@ -108,13 +116,21 @@ def test_each_test_runs_in_exactly_one_lane() -> None:
         for lane in (*lanes.CI, *lanes.NIGHTLY)
         if (expression := expression_of(lane.command))
     ]
-    assert len(chosen) == 5
+    assert len(chosen) == 6
     for size in range(len(MARKS)):
         for marks in itertools.combinations(MARKS, size):
             if "compose" in marks or "hostile" in marks:
                 continue
             names = [name for name, each in chosen if each.evaluate(lambda mark: mark in marks)]  # noqa: B023
-            assert len(names) == 1, (marks, names)
+            assert len(names) == 1 or names == ["peers", "peers-more"], (marks, names)
+    halves = [
+        set(map(str, modules_of(lane.command)))
+        for lane in lanes.CI
+        if lane.name.startswith("peers")
+    ]
+    assert halves[0] | halves[1] == set(map(str, (lanes.ROOT / "tests").rglob("test_*.py")))
+    assert not {path for path in halves[0] & halves[1] if "/compat/" in path}
+    assert not {path for path in halves[1] if "/compat/" not in path}
 
 
 def test_an_unknown_lane_is_refused_with_the_known_ones(
