@@ -9,19 +9,23 @@ from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.record import StoredMessage
 
 PREVIEW_CHARACTERS = 80
+READ_BYTES_MAX = 1024 * 1024
 
 
-def body_of(message: StoredMessage) -> bytes:
-    """Return the body without compression; as it is stored if that is not known."""
+def body_of(message: StoredMessage, bytes_max: int = READ_BYTES_MAX) -> bytes:
+    """Return the beginning of the body without compression; as it is stored if that is not known.
+
+    64 KiB can become 64 MiB, and a page may have a hundred of them.
+    """
     try:
-        return bytes(plain_body(message.body, message.sys_flag))
+        return bytes(plain_body(message.body, message.sys_flag, bytes_max=bytes_max, cut=True))
     except (RemotingError, struct.error):
-        return bytes(message.body)
+        return bytes(message.body[:bytes_max])
 
 
 def preview(message: StoredMessage) -> str:
     """Return the beginning of a body in one line."""
-    text = body_of(message)[: PREVIEW_CHARACTERS * 4].decode("utf-8", "replace")
+    text = body_of(message, PREVIEW_CHARACTERS * 4).decode("utf-8", "replace")
     line = visible(" ".join(text.split()))
     return (
         line

@@ -11,6 +11,8 @@ from triomq.client.admin.message_preview import visible
 FORMS = ("text", "json", "hex")
 SHOWN_BYTES_MAX = 64 * 1024
 """longer bodies are cut on the page"""
+JSON_BYTES_MAX = 256 * 1024
+"""longer bodies are not read as JSON: one bracket costs about 70 bytes"""
 HEX_COLUMNS = 16
 
 
@@ -34,7 +36,7 @@ def show_body(body: bytes, form: str) -> ShownBody:
         decoded: str | None = body.decode()
     except UnicodeDecodeError:
         decoded = None
-    if decoded is not None and decoded.lstrip()[:1] in ("{", "["):
+    if decoded is not None and len(body) <= JSON_BYTES_MAX and decoded.lstrip()[:1] in ("{", "["):
         try:
             document, is_json = json.loads(decoded), True
         except (ValueError, RecursionError):
@@ -43,7 +45,7 @@ def show_body(body: bytes, form: str) -> ShownBody:
         form = "json" if is_json else "text" if decoded is not None else "hex"
     part = body[:SHOWN_BYTES_MAX]
     if form == "json" and is_json:
-        text = json.dumps(document, indent=2, ensure_ascii=False)[:SHOWN_BYTES_MAX]
+        text = indented(document)
     elif form == "hex":
         text = hex_dump(part)
     else:
@@ -51,6 +53,20 @@ def show_body(body: bytes, form: str) -> ShownBody:
     return ShownBody(
         form, visible(text), len(body), len(body) > SHOWN_BYTES_MAX, decoded is None, is_json
     )
+
+
+def indented(document: object) -> str:
+    """Return the beginning of a document as indented JSON.
+
+    Only what is shown is made: indented, 64 KiB of nested brackets would have gigabytes.
+    """
+    parts, size = [], 0
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(document):
+        parts.append(part)
+        size += len(part)
+        if size >= SHOWN_BYTES_MAX:
+            break
+    return "".join(parts)[:SHOWN_BYTES_MAX]
 
 
 def hex_dump(data: bytes) -> str:

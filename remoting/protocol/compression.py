@@ -77,14 +77,18 @@ def compress_body(
     return packed, COMPRESSED | _BITS[compression]
 
 
-def plain_body(body: bytes, sys_flag: int, *, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+def plain_body(
+    body: bytes, sys_flag: int, *, bytes_max: int = BODY_BYTES_MAX, cut: bool = False
+) -> bytes:
     """Return the body as its producer had it, however it was compressed.
+
+    ``cut``: of a longer one the first ``bytes_max`` bytes, which cost no more than these.
 
     Raises: RemoteProtocolError if the body is damaged or longer than ``bytes_max``, or if it needs
     a package that is not installed.
     """
     if not sys_flag & COMPRESSED:
-        return body
+        return body[:bytes_max] if cut else body
     compression = _OF_BITS.get(sys_flag & COMPRESSION_MASK)
     if compression is None:
         kind = (sys_flag & COMPRESSION_MASK) >> 8
@@ -100,6 +104,8 @@ def plain_body(body: bytes, sys_flag: int, *, bytes_max: int = BODY_BYTES_MAX) -
             f"a compressed body cannot be inflated: {error}", "send it again"
         ) from None
     if len(plain) > bytes_max:
+        if cut:
+            return plain[:bytes_max]
         raise RemoteProtocolError(
             f"a body inflates to more than {bytes_max} bytes", "send smaller messages"
         )

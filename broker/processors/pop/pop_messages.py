@@ -442,14 +442,19 @@ class PopMessages:
             yield from self._retries(header, chance)
 
     def _retries(self, header: PopMessageHeader, chance: int) -> Iterator[Visit]:
+        """Yield the queues of the retry topics, those of both names where both are read.
+
+        Java looks into one of them by chance; a pop that a message woke would miss it.
+        """
         settings = self.checks.state().settings
         old, new = pop_retry_topics(header.consumer_group, header.topic)
-        name, kind = old, RETRY_V1
-        if settings.retry_topic_v2 and not (settings.reads_retry_topic_v1 and chance % 2 == 0):
-            name, kind = new, RETRY_V2
-        found = self.checks.topics.find(name)
-        for queue_id in range(found.read_queue_count if found is not None else 0):
-            yield Visit(name, kind, queue_id)
+        names = [(old, RETRY_V1)]
+        if settings.retry_topic_v2:
+            names = [(new, RETRY_V2), *(names if settings.reads_retry_topic_v1 else [])]
+        for name, kind in names if chance % 2 else reversed(names):
+            found = self.checks.topics.find(name)
+            for queue_id in range(found.read_queue_count if found is not None else 0):
+                yield Visit(name, kind, queue_id)
 
     def _topic(self, header: PopMessageHeader) -> TopicConfig:
         self.checks.count(header.message_count_max)

@@ -14,7 +14,7 @@ from triomq.client.admin.resend.message_copy import origin_topic
 from triomq.client.admin.times import now_ms
 from triomq.client.console import reading
 from triomq.client.console.forms import FormFields, FormInvalid
-from triomq.client.console.message_text import FORMS, show_body
+from triomq.client.console.message_text import FORMS, ShownBody, show_body
 from triomq.client.console.sending import send_again
 from triomq.client.console.users import UserRole
 from triomq.client.console.visit import Page, PageVisit
@@ -110,7 +110,7 @@ async def message(visit: PageVisit) -> Response:
         "message.html",
         broker=broker,
         message=found,
-        body=show_body(body_of(found), visit.query.text("form")),
+        body=await trio.to_thread.run_sync(_shown, found, visit.query.text("form")),
         forms=FORMS,
         origin=origin_topic(found),
         trace=trace,
@@ -157,3 +157,8 @@ PAGES = (
     Page("GET", "/message", message),
     Page("POST", "/message/resend", resend, role=UserRole.OPERATOR, change=True),
 )
+
+
+def _shown(message: StoredMessage, form: str) -> ShownBody:
+    """Run in a thread: a body that is compressed well takes some milliseconds."""
+    return show_body(body_of(message), form)

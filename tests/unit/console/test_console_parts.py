@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import attrs
 import pytest
 
@@ -12,9 +14,15 @@ from triomq.client.admin.cluster_view import (
     group_rows,
     topic_rows,
 )
+from triomq.client.admin.message_preview import READ_BYTES_MAX, body_of, preview
 from triomq.client.console.charts import line_chart, meter
 from triomq.client.console.forms import FormInvalid, fields_of
-from triomq.client.console.message_text import SHOWN_BYTES_MAX, hex_dump, show_body
+from triomq.client.console.message_text import (
+    JSON_BYTES_MAX,
+    SHOWN_BYTES_MAX,
+    hex_dump,
+    show_body,
+)
 from triomq.client.console.pages.account import local_path
 from triomq.client.console.pages.configuration import is_secret
 from triomq.client.console.paging import ROWS_OF_A_PAGE, page_of
@@ -26,6 +34,9 @@ from triomq.remoting.protocol.bodies.offsets import (
 )
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.protocol.compression import compress_body
+from triomq.remoting.protocol.record import encode_record
+from triomq.remoting.protocol.record_reader import decode_records
 
 ANSWERING = BrokerRow(
     cluster="c",
@@ -165,6 +176,35 @@ def test_bodies_as_text_json_and_hex() -> None:
     assert (long.cut, len(long.text), long.size) == (True, SHOWN_BYTES_MAX, SHOWN_BYTES_MAX + 1)
     assert show_body(b"[" * 100_000, "").form == "text", "nested too deeply for a parser"
     assert hex_dump(b"") == ""
+
+
+def test_what_a_body_costs_is_what_is_shown_of_it() -> None:
+    """64 KiB of nested brackets cost 14.8 s and 2.2 GB."""
+    depth = 400
+    nested = b"[" + b",".join([b"[" * depth + b"]" * depth] * 80) + b"]"
+    assert len(nested) > 60_000
+    tracemalloc.start()
+    shown = show_body(nested, "")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (shown.form, len(shown.text)) == ("json", SHOWN_BYTES_MAX)
+    assert peak < 32 * 1024 * 1024
+    assert show_body(b"[1]" + b" " * JSON_BYTES_MAX, "").form == "text", "too long for a parser"
+
+
+def test_a_body_that_inflates_to_much_is_read_to_what_is_shown() -> None:
+    body, flag = compress_body(b"x" * 40_000_000, level=9)
+    record = encode_record(
+        topic="T", queue_id=0, queue_offset=0, log_offset=0, body=body, properties=b"",
+        born_timestamp=1, born_host=bytes(8), store_timestamp=2, store_host=bytes(8), sys_flag=flag,
+    )  # fmt: skip
+    (message,) = decode_records(record)
+    tracemalloc.start()
+    assert preview(message) == "x" * 80 + "\N{HORIZONTAL ELLIPSIS}"
+    assert len(body_of(message)) == READ_BYTES_MAX
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 1024 * 1024
 
 
 @pytest.mark.parametrize(
