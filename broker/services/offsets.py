@@ -6,13 +6,13 @@ broker/offset/ConsumerOffsetManager.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
 
-from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
 from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
 from triomq.remoting.limits import Limits
@@ -313,27 +313,29 @@ class ConsumerOffsets(PersistedTable):
 
     def encode(self) -> bytes:
         """Return the file's content: a row for each topic and group."""
-        groups = self.committed.items()
+        return b"".join(self.steps())
+
+    def steps(self) -> Iterator[bytes]:
         content: dict[str, Any] = {"dataVersion": write_plain(self.version.current)}
         if self.light:
             content["lmqOffsetTable"] = {
                 f"{topic}@{group}": queues[0]
-                for group, topics in groups
+                for group, topics in self.committed.items()
                 if is_light(group)
                 for topic, queues in topics.items()
                 if 0 in queues
             }
-        rows = {
-            f"{topic}@{group}": queues
-            for group, topics in groups
-            if not (self.light and is_light(group))
-            for topic, queues in topics.items()
-        }
-        content["offsetTable"] = rows
+        content["offsetTable"] = self._rows
         for name, table in (("pendingResets", self.resets), ("movedAt", self.moved)):
             if table:
                 content[name] = {f"{topic}@{group}": q for (group, topic), q in table.items()}
-        return encode_pretty(content)
+        return pretty_steps(content)
+
+    def _rows(self) -> Iterator[tuple[str, dict[int, int]]]:
+        for group, topics in list(self.committed.items()):
+            if not (self.light and is_light(group)):
+                for topic, queues in list(topics.items()):
+                    yield f"{topic}@{group}", queues
 
 
 def clamp_offsets(

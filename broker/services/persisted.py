@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,8 @@ from triomq.remoting.open_files import explained
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+STEP_LINES = 4_000
+"""Of a file that are written at once: some milliseconds."""
 RETRY_SECONDS = 5.0
 FINAL_SAVE_SECONDS = 10.0
 SETTLE_SECONDS = 3.0
@@ -48,25 +50,41 @@ def load_table(path: Path, decode: Callable[[bytes], T]) -> T | None:
 def encode_pretty(table: Mapping[str, Any], *, depth: int = 2) -> bytes:
     """Encode as Java does, indented by tabs, but from ``depth`` on with one entry per line.
 
-    A table of 100,000 rows must not stall the loop. Integer keys become strings: valid JSON, and
-    Java's reader takes them.
+    Integer keys become strings: valid JSON, and Java's reader takes them.
+    """
+    return b"".join(pretty_steps(table, depth=depth))
+
+
+def pretty_steps(table: Mapping[str, Any], *, depth: int = 2) -> Iterator[bytes]:
+    """Yield the same in parts: a table of a million rows must not stall the loop.
+
+    A member may be a function that returns pairs of keys and values: a table that is made while it
+    is written.
     """
     lines: list[bytes] = []
-    write_member(lines, table, depth, b"")
-    return b"".join(lines) + b"\n"
+    for _ in _write(lines, table, depth, b""):
+        if len(lines) >= STEP_LINES:
+            yield b"".join(lines)
+            lines.clear()
+    yield b"".join(lines) + b"\n"
 
 
-def write_member(out: list[bytes], value: Any, depth: int, indent: bytes) -> None:
-    if depth == 0 or not isinstance(value, Mapping) or not value:
+def _write(out: list[bytes], value: Any, depth: int, indent: bytes) -> Iterator[None]:
+    pairs = value() if callable(value) else value.items() if isinstance(value, Mapping) else None
+    if depth == 0 or pairs is None or value == {}:
         out.append(msgspec.json.encode(value))
         return
     inner = indent + b"\t"
     separator = b"{\n"
-    for key, member in value.items():
+    for key, member in pairs:
         out.append(separator + inner + msgspec.json.encode(str(key)) + b":")
-        write_member(out, member, depth - 1, inner)
+        if depth == 1:
+            out.append(msgspec.json.encode(member))
+        else:
+            yield from _write(out, member, depth - 1, inner)
         separator = b",\n"
-    out.append(b"\n" + indent + b"}")
+        yield
+    out.append(b"{}" if separator == b"{\n" else b"\n" + indent + b"}")
 
 
 @attrs.define(eq=False)
@@ -87,6 +105,13 @@ class PersistedTable(abc.ABC):
     @abc.abstractmethod
     def encode(self) -> bytes:
         """Return the content of the file."""
+
+    def steps(self) -> Iterator[bytes]:
+        """Yield the content in parts, between which other tasks run and may change the table.
+
+        What is changed meanwhile is saved once more.
+        """
+        yield self.encode()
 
     @property
     def dirty(self) -> bool:
@@ -192,7 +217,11 @@ class TableSaver:
         A failed save is tried again until it works, and logged once for each reason.
         """
         changes = table.changes
-        content = table.encode()
+        parts = []
+        for part in table.steps():
+            parts.append(part)
+            await trio.lowlevel.checkpoint()
+        content = b"".join(parts)
         try:
             await trio.to_thread.run_sync(
                 replace_file,
