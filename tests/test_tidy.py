@@ -363,6 +363,42 @@ def test_clock_rule_can_fail(line: str) -> None:
     )
 
 
+SERVED = ("remoting", "namesrv", "broker", "client", "triomq", "pyspark_triomq")
+
+
+def reads_wall_clock(tree: ast.AST) -> bool:
+    """Return whether a module calls ``time.time``, ``time.time_ns`` or a form of ``now``."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("time", "time_ns", "now", "today", "utcnow")
+        and ast.unparse(node.func.value)
+        in ("time", "datetime", "datetime.datetime", "datetime.date")
+        for node in ast.walk(tree)
+    )
+
+
+def test_every_reader_of_the_wall_clock_says_why() -> None:
+    rows = (ROOT / "tests" / "wall_clocks.txt").read_text().splitlines()
+    listed = dict(row.split(": ", 1) for row in rows if row and not row.startswith("#"))
+    reading = {
+        str(path.relative_to(ROOT))
+        for path, tree in TREES.items()
+        if path.relative_to(ROOT).parts[0] in SERVED and reads_wall_clock(tree)
+    }
+    assert reading - listed.keys() == set(), (
+        "say in tests/wall_clocks.txt why, or use a steady clock"
+    )
+    assert listed.keys() - reading == set(), "these do not read it any more"
+    assert all(listed.values())
+
+
+def test_the_rule_sees_a_wall_clock() -> None:
+    for text in ("time.time()", "x = time.time_ns() // 2", "datetime.datetime.now(UTC)"):
+        assert reads_wall_clock(ast.parse(text))
+    assert not reads_wall_clock(ast.parse("time.monotonic() + trio.current_time()"))
+
+
 def test_no_unfinished_marks() -> None:
     marks = re.compile(r"\b(TODO|FIXME|XXX)\b")
     assert [f"{path.relative_to(ROOT)}" for path in FILES if marks.search(path.read_text())] == []

@@ -70,7 +70,9 @@ def set_cookie(visit: PageVisit, response: Response, name: str, value: str) -> N
 
 def _visit(console: Console, request: Request) -> PageVisit:
     cookie = request.cookies.get(SESSION_COOKIE)
-    session = console.sessions.find(cookie, time.time(), touch="x-refresh" not in request.headers)
+    session = console.sessions.find(
+        cookie, time.monotonic(), touch="x-refresh" not in request.headers
+    )
     if session is None or cookie is None:
         cookie = request.cookies.get(FORM_COOKIE) or secrets.token_urlsafe(32)
     try:

@@ -81,13 +81,13 @@ class MessageTrace:
     # Sends
 
     def before_send(self, context: SendContext) -> None:
-        context.attributes[_BEGAN] = time.time_ns()
+        context.attributes[_BEGAN] = time.time_ns(), time.monotonic_ns()
 
     def after_send(self, context: SendContext) -> None:
         receipt = context.receipt
         if receipt is None or not context.trace_on or self._is_trace(context.topic):
             return
-        began = context.attributes[_BEGAN]
+        began, began_steady = context.attributes[_BEGAN]
         shared = context.properties
         kind = _kind(shared)
         if context.batch:
@@ -97,7 +97,7 @@ class MessageTrace:
         offset_ids = (receipt.offset_message_id or "").split(",")
         if len(offset_ids) != len(messages):
             offset_ids = [receipt.offset_message_id] * len(messages)
-        cost_ms = (time.time_ns() - began) // 1_000_000
+        cost_ms = (time.monotonic_ns() - began_steady) // 1_000_000
         self._append(
             [
                 PubRecord(

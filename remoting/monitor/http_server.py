@@ -83,6 +83,7 @@ class Monitor:
     source: MonitorSource | None = None
     serving: bool = False
     started: float = attrs.field(factory=lambda: time.time())
+    _begun: float = attrs.field(factory=lambda: time.monotonic(), init=False)
     limit: LogLimit = attrs.field(factory=LogLimit)
     budget: ConnectionBudget = attrs.field(factory=ConnectionBudget.of_process, kw_only=True)
     series_max: int = attrs.field(default=10_000, kw_only=True)
@@ -135,7 +136,7 @@ class Monitor:
             "program": self.program,
             "ready": reason is None,
             "reason": reason,
-            "uptimeSeconds": round(time.time() - self.started, 1),
+            "uptimeSeconds": round(time.monotonic() - self._begun, 1),
             **facts,
         }
 

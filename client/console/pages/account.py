@@ -30,7 +30,7 @@ async def show_login(visit: PageVisit) -> Response:
 
 
 async def log_in(visit: PageVisit) -> Response:
-    console, now = visit.console, time.time()
+    console, now = visit.console, time.monotonic()
     wanted = local_path(visit.form.text("next"))
     name, password = visit.form.text("name")[:USER_CHARACTERS_MAX], visit.form.raw("password")
 
@@ -56,7 +56,9 @@ async def log_in(visit: PageVisit) -> Response:
         return again(401, "login.wrong")
     console.limiter.worked(name, visit.address)
     response = RedirectResponse(wanted, 303)
-    set_cookie(visit, response, SESSION_COOKIE, console.sessions.begin(name, role, time.time()))
+    set_cookie(
+        visit, response, SESSION_COOKIE, console.sessions.begin(name, role, time.monotonic())
+    )
     return response
 
 

@@ -55,7 +55,7 @@ class LeasedMessage(MessageView):
 
     def _note_end(self, seconds: float) -> None:
         """Note when the invisible time ends, for other threads, which have no Trio clock."""
-        self._lost_at = time.time() + seconds
+        self._lost_at = time.monotonic() + seconds
 
     @property
     def _stored(self) -> StoredMessage:
@@ -89,7 +89,7 @@ class LeasedMessage(MessageView):
     @property
     def lost(self) -> bool:
         """Whether the invisible time is over: the group gets the message again."""
-        return not self._settled and time.time() >= self._lost_at
+        return not self._settled and time.monotonic() >= self._lost_at
 
     @property
     def receipt(self) -> str:
