@@ -1,13 +1,15 @@
-"""Decode the JSON bodies of requests, and of clients' responses.
+"""Decode the JSON bodies of requests, and of clients' responses; encode long answers.
 
-A long body is decoded in a thread, so that the loop can serve other requests. A body of more than
-``BODY_BYTES_MAX`` is refused.
+A long body is decoded or encoded in a thread, and the rows of a long answer are made in turns with
+other tasks, so that the loop can serve other requests: a topic may have 65,535 queues. A body of
+more than ``BODY_BYTES_MAX`` is refused.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -19,10 +21,29 @@ from triomq.remoting.protocol.fastjson import REQUEST_LIMITS
 from triomq.remoting.server.requests import Request, Response
 
 B = TypeVar("B", bound=JsonBody)
+T = TypeVar("T")
 INLINE_BYTES_MAX = 128 * 1024
 """Larger bodies are decoded in a thread. One of this size takes up to 40 ms in the loop."""
 BODY_BYTES_MAX = 2 * 1024 * 1024
 """Ample: a heartbeat of a thousand groups has 300 KiB."""
+
+
+ROWS_AT_ONCE = 512
+"""Queues, or rows of an answer: a few milliseconds."""
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield items, and let other tasks run after each ``ROWS_AT_ONCE``."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % ROWS_AT_ONCE == 0:
+            await trio.lowlevel.checkpoint()
+
+
+async def encoded(body: JsonBody, rows: int, **form: bool) -> bytes:
+    """Return a body as JSON, made in a thread if it has many rows. Checkpoint: maybe."""
+    encode = partial(body.encode, **form)
+    return encode() if rows <= ROWS_AT_ONCE else await trio.to_thread.run_sync(encode)
 
 
 def read_body(cls: type[B], body: bytes) -> B:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import attrs
 import trio
 
+from triomq.broker.processors.bodies import encoded, in_turns
 from triomq.broker.services.groups import GroupTable, Member
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.pops import Pops
@@ -107,13 +108,13 @@ class Consumption:
         else:
             topics = self.offsets.topics_of(group)
         stats = await self._lag(group, topics, with_pulls=True)
-        return Response(body=stats.encode())
+        return Response(body=await encoded(stats, len(stats.offset_table)))
 
     async def broker_lag(self, request: Request) -> Response:
         """Return the lag of every group that has settings here."""
         header: BrokerConsumeStatsHeader = request.header
         rows: list[dict[str, list[ConsumeStats]]] = []
-        total = 0
+        total = count = 0
         for group in list(self.groups.configs):
             per_topic = []
             for topic in self.offsets.topics_of(group):
@@ -124,9 +125,11 @@ class Consumption:
                 total += sum(
                     row.broker_offset - row.consumer_offset for row in stats.offset_table.values()
                 )
+                count += len(stats.offset_table)
                 per_topic.append(stats)
             rows.append({group: per_topic})
-        return Response(body=BrokerConsumeStats(self.broker_address, rows, total).encode())
+        body = BrokerConsumeStats(self.broker_address, rows, total)
+        return Response(body=await encoded(body, count))
 
     async def _lag(self, group: str, topics: Iterable[str], *, with_pulls: bool) -> ConsumeStats:
         """Return the lag in every queue; skip topics that a connected group does not subscribe."""
@@ -139,7 +142,7 @@ class Consumption:
                 online is not None and online.subscriptions and topic not in online.subscriptions
             ):
                 continue
-            for queue_id in range(config.read_queue_count):
+            async for queue_id in in_turns(range(config.read_queue_count)):
                 end = self.store.max_offset(topic, queue_id)
                 consumed = max(0, self._position(group, topic, queue_id) or 0)
                 # The pulled offset may be behind: no pull since the start of this broker, or an

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
+from triomq.broker.processors.bodies import encoded, in_turns
 from triomq.broker.processors.consumption import store_time
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.offsets import ConsumerOffsets
@@ -83,11 +84,9 @@ class GroupProgress:
         config = self.topics.find(header.topic)
         if config is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        return Response(
-            body=ConsumeTimeSpans(
-                [await self._span(header, queue_id) for queue_id in range(config.read_queue_count)]
-            ).encode()
-        )
+        queues = range(config.read_queue_count)
+        spans = [await self._span(header, queue_id) async for queue_id in in_turns(queues)]
+        return Response(body=await encoded(ConsumeTimeSpans(spans), len(spans)))
 
     async def _span(self, header: GroupTopicHeader, queue_id: int) -> QueueTimeSpan:
         topic = header.topic
@@ -111,7 +110,7 @@ class GroupProgress:
             delay_ms=max(0, self.clock_ms() - next_time) if next_time > 0 else 0,
         )
 
-    def correction(self, request: Request) -> Response:
+    async def correction(self, request: Request) -> Response:
         """Return, for each queue, the smallest offset of all groups but the filtered ones.
 
         The largest possible number where the compared group is further behind.
@@ -122,13 +121,15 @@ class GroupProgress:
         for group in self.offsets.groups_of(header.topic):
             if group in left_out:
                 continue
-            for queue_id, offset in self.offsets.queues_of(group, header.topic).items():
+            queues = self.offsets.queues_of(group, header.topic).items()
+            async for queue_id, offset in in_turns(queues):
                 if offset >= self.store.min_offset(header.topic, queue_id):
                     smallest[queue_id] = min(smallest.get(queue_id, LONG_MAX), offset)
         for queue_id, offset in self.offsets.queues_of(header.compare_group, header.topic).items():
             if smallest.get(queue_id, 0) > offset:
                 smallest[queue_id] = LONG_MAX
-        return Response(body=CorrectionOffsets(smallest).encode(bare_keys=True))
+        body = await encoded(CorrectionOffsets(smallest), len(smallest), bare_keys=True)
+        return Response(body=body)
 
     async def queue_entries(self, request: Request) -> Response:
         """Return entries of a consume queue, and whether the subscription of a group matches.

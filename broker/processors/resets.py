@@ -15,6 +15,7 @@ import logging
 
 import attrs
 
+from triomq.broker.processors.bodies import encoded, in_turns
 from triomq.broker.processors.relays import Relays
 from triomq.broker.services.group_moves import GroupMoves
 from triomq.broker.services.groups import GroupTable
@@ -93,7 +94,7 @@ class Resets:
             wanted,
             lines=50,
         )
-        return Response(body=QueueOffsets(table).encode())
+        return Response(body=await encoded(QueueOffsets(table), len(table)))
 
     def _committed(self, header: ResetOffsetHeader, queue_id: int, otherwise: int) -> int:
         offset = self.offsets.committed_offset(header.group, header.topic, queue_id)
@@ -117,7 +118,7 @@ class Resets:
             return {header.queue_id: await self._target(header, header.queue_id)}
         return {
             queue_id: await self._target(header, queue_id)
-            for queue_id in range(topic.read_queue_count)
+            async for queue_id in in_turns(range(topic.read_queue_count))
         }
 
     async def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Mapping
 import attrs
 import trio
 
+from triomq.broker.processors.bodies import encoded, in_turns
 from triomq.broker.processors.consumption import store_time
 from triomq.broker.services.attributes import parse_attribute_changes
 from triomq.broker.services.groups import GroupTable
@@ -196,7 +197,8 @@ class TopicRequests:
         if config is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
         table = {}
-        for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
+        count = max(config.read_queue_count, config.write_queue_count)
+        async for queue_id in in_turns(range(count)):
             low = self.store.min_offset(header.topic, queue_id)
             high = self.store.max_offset(header.topic, queue_id)
             last = (
@@ -205,9 +207,8 @@ class TopicRequests:
             table[MessageQueue(header.topic, self.broker_name, queue_id)] = TopicOffset(
                 low, high, last
             )
-        return Response(
-            body=TopicStats(table, self.statistics.rate("TOPIC_PUT_NUMS", header.topic)).encode()
-        )
+        stats = TopicStats(table, self.statistics.rate("TOPIC_PUT_NUMS", header.topic))
+        return Response(body=await encoded(stats, count))
 
     def system(self, request: Request) -> Response:
         """Return the names of the system topics."""

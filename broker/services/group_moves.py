@@ -10,8 +10,10 @@ next pull (``ConsumerOffsets.resets``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 import attrs
+import trio
 
 from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.offsets import ConsumerOffsets
@@ -19,6 +21,7 @@ from triomq.broker.services.pop.held_pops import HeldPops
 from triomq.broker.services.pop.pops import Pops
 from triomq.broker.store.store import MessageStore
 
+QUEUES_AT_ONCE = 512
 Tell = Callable[[str, str, Mapping[int, int]], None]
 """(group, topic, queue -> offset) for the members that understand it at once."""
 
@@ -37,18 +40,21 @@ class GroupMoves:
     async def move(
         self, group: str, topic: str, wanted: Mapping[int, int], *, members: bool = True
     ) -> None:
-        """Move a group to the offset of each queue. Checkpoint: maybe, after the move.
+        """Move a group to the offset of each queue. Checkpoint: always, after each part of them.
 
         ``members``: whether some may be at work that must hear of it.
         """
         if not wanted:
             return
-        if self.pops is not None:
-            self.pops.moved(group, topic, wanted)
-        self.offsets.reset(group, topic, wanted, self.store.appended.value, members=members)
+        queues = iter(wanted.items())
+        while part := dict(islice(queues, QUEUES_AT_ONCE)):
+            if self.pops is not None:
+                self.pops.moved(group, topic, part)
+            self.offsets.reset(group, topic, part, self.store.appended.value, members=members)
+            self.tell(group, topic, part)
+            await trio.lowlevel.checkpoint()
         self.held.wake_topic(topic)
         self.held_pops.wake_all(group, topic)
-        self.tell(group, topic, wanted)
         orders = [] if self.pops is None else [self.pops.orders]
         for table in (self.offsets, *orders):
             table.save_soon()
