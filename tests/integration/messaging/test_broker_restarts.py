@@ -5,6 +5,7 @@ and nothing that was acknowledged comes again.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -37,17 +38,22 @@ class Consumed:
         return {int(body.partition(b"/")[0]) for body in self.acknowledged}
 
 
-async def produce(client: GrpcClient, sent: set[int], stop: trio.Event) -> None:
+async def produce(
+    client: GrpcClient, sent: set[int], stop: trio.Event, refusals: Counter[str]
+) -> None:
     """Send numbers, each until it is stored; each attempt has a body of its own."""
     number = 0
     while not stop.is_set():
         attempt = 0
         while True:
             attempt += 1
-            with contextlib.suppress(grpc.RpcError):
+            try:
                 answer = await client.send(client.message(b"%d/%d" % (number, attempt)))
                 if answer.status.code == Code.OK:
                     break
+                refusals[str(answer.status)] += 1
+            except grpc.RpcError as error:
+                refusals[f"{error.code()} {error.details()}"] += 1
             await trio.sleep(PAUSE)
         sent.add(number)
         number += 1
@@ -110,7 +116,16 @@ async def test_clients_go_on_after_a_stop_and_a_crash(tmp_path: Path) -> None:
         ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 300),
     ]
-    pushed, simple, sent = Consumed(), Consumed(), set[int]()
+    pushed, simple, sent, refusals = Consumed(), Consumed(), set[int](), Counter[str]()
+
+    async def fifty_more() -> None:
+        begun = len(sent)
+        refusals.clear()
+        with trio.move_on_after(60) as scope:
+            while len(sent) < begun + 50:
+                await trio.sleep(PAUSE)
+        assert not scope.cancelled_caught, (len(sent) - begun, refusals)
+
     async with one_broker(tmp_path, port) as cluster:
         with contextlib.ExitStack() as channels:
 
@@ -132,19 +147,13 @@ async def test_clients_go_on_after_a_stop_and_a_crash(tmp_path: Path) -> None:
                 visible = {"seconds": 3}
                 nursery.start_soon(lambda: consume(pull, simple, invisible_duration=visible))
                 await trio.sleep(0.5)
-                nursery.start_soon(produce, producer, sent, enough)
+                nursery.start_soon(produce, producer, sent, enough, refusals)
                 for end in (cluster.stop_broker, cluster.crash_broker):
-                    begun = len(sent)
-                    with trio.fail_after(60):
-                        while len(sent) < begun + 50:
-                            await trio.sleep(PAUSE)
+                    await fifty_more()
                     await end(BROKER)
                     await cluster.start_broker(BROKER)
                     await listening(port)
-                begun = len(sent)
-                with trio.fail_after(60):
-                    while len(sent) < begun + 50:
-                        await trio.sleep(PAUSE)
+                await fifty_more()
                 enough.set()
                 with trio.fail_after(60):
                     while not (pushed.numbers >= sent and simple.numbers >= sent):
