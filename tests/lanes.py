@@ -1,7 +1,7 @@
-"""Run the lanes of CI two at a time: ``python tests/lanes.py [--nightly] [--only LANE …]``.
+"""Run the lanes of CI three at a time: ``python tests/lanes.py [--nightly] [--only LANE …]``.
 
 A lane is one command of the Makefile or one selection of tests. Lanes start in the order of the
-table, each as soon as one of the two places is free and the lanes that it follows have passed; a
+table, each as soon as one of the three places is free and the lanes that it follows have passed; a
 lane that is ``apart`` has the machine to itself. The output of each lane is in ``.lanes/NAME.log``;
 that of a failed lane is printed whole, last. ``.lanes/seconds.json`` and ``processor.json`` have
 what each lane took, ``.lanes/slowest.txt`` the 300 slowest tests. Exit code 1 if a lane failed, or
@@ -28,12 +28,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / ".lanes"
 BASELINE = ROOT / "tests" / "lane_seconds.json"
 NIGHTLY_RESULT = ROOT / "tests" / "nightly.json"
-PLACES = 2
+PLACES = 3
 GREW = 20
 """Seconds by which a lane may grow beyond the committed baseline before it is named."""
 ALONE_MAX = 5
-BUDGET = 40 * 60 * PLACES * 1.25
-"""Seconds of processor time that CI may take: 40 minutes of both places, and a quarter more."""
+BUDGET = 40 * 60 * 2 * 1.25
+"""Seconds of processor time that CI may take: 40 minutes of two cores, and a quarter more."""
 DURATION = re.compile(r"^ *([\d.]+)s (?:call|setup|teardown) +(.+)$", re.MULTILINE)
 PYTEST = (
     *(sys.executable, "-m", "pytest", "-q", "--color=no", "--durations=300"),

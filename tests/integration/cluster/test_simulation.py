@@ -58,25 +58,25 @@ def popped(plan: Plan) -> bool:
 FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "acknowledges_before_its_slave": (4, promoted),
     "acknowledges_before_fsync": (41, alone),
-    "slave_acknowledges_before_fsync": (4, lambda plan: promoted(plan) and plan.power),
-    "readers_see_what_the_disk_lacks": (38, alone),
-    "goes_on_after_a_failed_fsync": (7, lambda plan: plan.power),
+    "slave_acknowledges_before_fsync": (20, lambda plan: promoted(plan) and plan.power),
+    "readers_see_what_the_disk_lacks": (9, alone),
+    "goes_on_after_a_failed_fsync": (0, lambda plan: plan.power),
     "recovery_trusts_the_page_cache": (38, lambda plan: plan.power and not plan.promote),
     "consumers_know_one_broker": (7, lambda plan: plan.second and not plan.promote),
     "levels_wake_before_messages_can_be_read": (1, lambda plan: plan.delays and plan.power),
     "delays_end_by_the_wall_clock": (1, jumped),
-    "progress_is_saved_ahead_of_the_copies": (11, lambda plan: plan.stuck),
-    "progress_of_delays_counts_without_its_copies": (19, lambda plan: plan.stuck),
+    "progress_is_saved_ahead_of_the_copies": (104, lambda plan: plan.stuck),
+    "progress_of_delays_counts_without_its_copies": (160, lambda plan: plan.stuck),
     "a_slave_takes_delay_progress_beyond_its_log": (10, lambda plan: plan.detached),
-    "a_slave_takes_consumer_offsets_beyond_its_log": (10, lambda plan: plan.detached),
+    "a_slave_takes_consumer_offsets_beyond_its_log": (36, lambda plan: plan.detached),
     "progress_of_transactions_is_saved_ahead_of_the_log": (
-        305,
+        144,
         lambda plan: plan.transactions and plan.power,
     ),
     "a_committed_transaction_stays_open": (5, lambda plan: plan.transactions),
     "a_start_forgets_open_transactions": (23, lambda plan: plan.transactions),
     "timed_messages_come_a_slot_early": (0, timed),
-    "slots_are_opened_late": (7, timed),
+    "slots_are_opened_late": (4, timed),
     "a_message_comes_at_the_end_of_the_wheel": (0, timed),
     "a_message_is_dropped_at_the_end_of_the_wheel": (0, timed),
     "recalls_have_no_effect": (0, timed),
@@ -85,7 +85,7 @@ FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "a_start_takes_the_wheel_for_complete": (4, timed),
     "progress_of_timers_is_saved_ahead_of_the_log": (7, lambda plan: plan.timers and plan.stuck),
     "progress_of_timers_is_saved_ahead_of_the_timer_log": (
-        0,
+        4,
         lambda plan: plan.timers and plan.power,
     ),
     "a_slave_takes_timer_progress_beyond_its_log": (
@@ -95,17 +95,19 @@ FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "a_reply_ends_the_oldest_request": (16, asked),
     "a_reply_names_the_request_before": (16, asked),
     "a_reply_goes_to_any_requester": (16, asked),
-    "a_broker_answers_before_the_requester_does": (141, asked),
+    "a_broker_answers_before_the_requester_does": (61, asked),
     "a_request_waits_on_after_its_timeout": (16, asked),
     "a_request_has_twice_its_time": (16, asked),
-    "a_start_does_not_restore_positions": (3, popped),
+    "a_start_does_not_restore_positions": (27, popped),
     "messages_come_again_before_their_time": (3, popped),
     "acknowledgements_are_kept_in_memory": (3, popped),
-    "positions_are_saved_before_their_check_points": (3, lambda plan: plan.pops and plan.stuck),
+    "positions_are_saved_before_their_check_points": (27, lambda plan: plan.pops and plan.stuck),
     "a_check_point_ends_with_its_first_acknowledgement": (3, popped),
-    "progress_of_the_revive_topic_is_what_was_read": (27, popped),
+    "progress_of_the_revive_topic_is_what_was_read": (51, popped),
 }
-"""The first seed, which found it when this was written, and the plans that can show it."""
+"""The first seed, which found it when this was written (with PYTHONHASHSEED=0, as in CI), and the
+plans that can show it.
+"""
 COMPLAINS = {
     "levels_wake_before_messages_can_be_read": "never ",
     "delays_end_by_the_wall_clock": "delayed message",
