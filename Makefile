@@ -44,7 +44,7 @@ test: $(VENV)/.dev ## the suite that needs nothing but this checkout, four tests
 test-all: $(VENV)/.dev ## the whole suite: slow tests, Spark, the official Java, Go, Python and Node clients
 	$(BIN)/python tests/lanes.py --only install-peers fast peers peers-more spark slow $(ARGS)
 
-ci: $(VENV)/.dev $(VENV)/.fuzz $(VENV)/.docs ## what CI runs: all lanes, two at a time (ARGS="--only LANE", ARGS=--list)
+ci: $(VENV)/.dev $(VENV)/.fuzz $(VENV)/.docs ## what CI runs: all lanes, three at a time (ARGS="--only LANE", ARGS=--list)
 	$(BIN)/python tests/lanes.py $(ARGS)
 
 nightly: $(VENV)/.dev $(VENV)/.fuzz peers ## what is too long for CI, or measures: some hours on a quiet machine (ARGS="--only LANE", ARGS=--list)

@@ -148,6 +148,7 @@ def test_all_pages_are_visited(browser: webdriver.Chrome, url: str) -> None:
     assert {page.path for page in PAGES if page.method == "GET"} - visited == without_page
 
 
+@pytest.mark.feature(194)
 @pytest.mark.parametrize(("language", "theme"), [("en", "light"), ("zh", "dark")])
 def test_every_page(
     browser: webdriver.Chrome, url: str, axe: str, language: str, theme: str

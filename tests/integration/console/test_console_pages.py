@@ -45,6 +45,7 @@ async def send(cluster: InProcessCluster, topic: str, *bodies: bytes, **options:
         return [(await producer.send(topic, body, **options)).message_id for body in bodies]
 
 
+@pytest.mark.feature(147)
 async def test_a_topic_from_creation_to_deletion(
     client: PageClient, triomq_cluster: InProcessCluster
 ) -> None:
@@ -265,6 +266,7 @@ async def test_members_with_their_stacks(
         assert client.status == 400, "never a request to an address that no broker has"
 
 
+@pytest.mark.feature(127)
 async def test_dead_letters(client: PageClient, triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("orders", queues=1)
     ids = await send(triomq_cluster, "orders", b"first", b"second", b"third", keys=["k"])

@@ -62,6 +62,7 @@ def missing_names(queries: list[str], page: str) -> set[str]:
 
 
 @pytest.mark.feature("185a")
+@pytest.mark.feature(198)
 async def test_every_metric_of_boards_and_alerts_exists(tmp_path: Path) -> None:
     names, master, slave, endpoint = (free_port() for _ in range(4))
     settings = {"topicsMax": 60, "grpcServerPort": endpoint, "monitorPort": master}
@@ -146,6 +147,7 @@ def test_prometheus_reads_every_query(tmp_path: Path) -> None:
 
 
 @needs_promtool
+@pytest.mark.feature(198)
 def test_the_alerts_fire_when_they_should(tmp_path: Path) -> None:
     done = promtool("check", "rules", RULES)
     assert done.returncode == 0, done.stdout + done.stderr
