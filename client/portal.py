@@ -296,5 +296,38 @@ class Portal(Generic[T]):
                 call.future.set_result(result)
 
 
+class HandOver(Generic[R]):
+    """Brings a result that must not be lost from the loop to a caller that may give up meanwhile.
+
+    Whoever comes second decides, under a lock: a result that finds the caller gone is given back in
+    the loop, one that has arrived is given back by the caller. How often a call is cancelled, and
+    when, does not matter: anyio's scopes cancel again and again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._result: R | None = None
+        self._abandoned = False
+
+    def put(self, result: R) -> bool:
+        """Leave the result for the caller; return False if it has given up. Checkpoint: never."""
+        with self._lock:
+            if not self._abandoned:
+                self._result = result
+            return not self._abandoned
+
+    def take(self) -> R:
+        """Return the result, after the call has ended well."""
+        result = self._result
+        assert result is not None
+        return result
+
+    def abandon(self) -> R | None:
+        """Give up; return a result that has arrived, for the caller to give back."""
+        with self._lock:
+            self._abandoned = True
+            return self._result
+
+
 class CallCancelled(concurrent.futures.CancelledError):
     """The outcome of a call that was cancelled from outside."""

@@ -15,7 +15,7 @@ from triomq.aio.received import BatchHandler, Handler, ReceivedMessage
 from triomq.client import MessageQueue
 from triomq.client.arguments import awaiting, check_count
 from triomq.client.consumer.portal_messages import Prefetch
-from triomq.client.portal import in_loop
+from triomq.client.portal import HandOver
 
 
 class PushConsumerBase(AsyncioLifetime[client.PushConsumer]):
@@ -124,20 +124,20 @@ class PullConsumerBase(AsyncioLifetime[client.PullConsumer]):
 
         There is no time limit: use ``asyncio.timeout``. A cancelled poll loses no message.
         """
-        returned: list[client.ReceivedMessage] = []
+        returned: HandOver[list[client.ReceivedMessage]] = HandOver()
 
         async def poll() -> None:
-            returned.extend(await self._target.poll(max_messages=max_messages))
+            messages = await self._target.poll(max_messages=max_messages)
+            if not returned.put(messages):
+                self._target.give_back(messages)
 
         try:
             await call_in_loop(self._portal, poll)
         except BaseException:  # cancelled: the messages have not reached the caller
-            if returned:
-                await asyncio.shield(
-                    call_in_loop(self._portal, in_loop, self._target.give_back, returned)
-                )
+            if messages := returned.abandon():
+                self._portal.call_soon(self._target.give_back, messages)
             raise
-        return [ReceivedMessage(message, self._portal) for message in returned]
+        return [ReceivedMessage(message, self._portal) for message in returned.take()]
 
     async def latest(
         self, topic: str, *, keys_max: SupportsIndex = 1_000_000

@@ -5,16 +5,20 @@ The generated class adds the rest.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import datetime
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, SupportsIndex
 
+import trio
+
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_loop
 from triomq.client.consumer.pop.durations import Duration
 from triomq.client.consumer.portal_messages import PortalMessage
+from triomq.client.errors import NotRunning
+from triomq.client.portal import HandOver
 
 
 class LeasedMessage(PortalMessage[client.LeasedMessage]):
@@ -103,20 +107,22 @@ class SimpleConsumerBase(AsyncioLifetime[client.SimpleConsumer]):
 
         See ``triomq.SimpleConsumer.receive``. A cancelled call takes none.
         """
-        received: list[client.LeasedMessage] = []
+        received: HandOver[list[client.LeasedMessage]] = HandOver()
 
         async def receive() -> None:
-            received.extend(
-                await self._target.receive(count=count, invisible=invisible, timeout=timeout)
-            )
+            messages = await self._target.receive(count=count, invisible=invisible, timeout=timeout)
+            if not received.put(messages):
+                with trio.CancelScope(shield=True):
+                    await self._target.give_back(messages)
 
         try:
             await call_in_loop(self._portal, receive)
         except BaseException:  # cancelled: the messages have not reached the caller
-            if received:
-                await asyncio.shield(call_in_loop(self._portal, self._target.give_back, received))
+            if messages := received.abandon():
+                with contextlib.suppress(NotRunning):
+                    self._portal.submit(self._target.give_back, messages)
             raise
-        return [LeasedMessage(message, self._portal) for message in received]
+        return [LeasedMessage(message, self._portal) for message in received.take()]
 
     async def ack(self, message: LeasedMessage) -> None:
         """Acknowledge a message, as ``message.ack`` does."""

@@ -17,7 +17,7 @@ from triomq import client
 from triomq.client import CallTimeout, MessageQueue
 from triomq.client.arguments import check_count, check_plain, check_timeout
 from triomq.client.consumer.portal_messages import Prefetch
-from triomq.client.portal import in_loop
+from triomq.client.portal import HandOver
 from triomq.sync.lifetime import BlockingLifetime
 from triomq.sync.received import BatchHandler, Handler, ReceivedMessage
 
@@ -136,14 +136,14 @@ class PullConsumerBase(BlockingLifetime[client.PullConsumer]):
     ) -> list[ReceivedMessage]:
         """Return at most ``max_messages``; an empty list after ``timeout`` seconds without any."""
         seconds = check_timeout(timeout)
-        returned: list[client.ReceivedMessage] = []
+        returned: HandOver[list[client.ReceivedMessage]] = HandOver()
         try:
             self._portal.call(None, _poll, self._target, max_messages, seconds, returned)
         except BaseException:  # interrupted: the messages have not reached the caller
-            if returned:
-                self._portal.call(5.0, in_loop, self._target.give_back, returned)
+            if messages := returned.abandon():
+                self._portal.call_soon(self._target.give_back, messages)
             raise
-        return [ReceivedMessage(message, self._portal) for message in returned]
+        return [ReceivedMessage(message, self._portal) for message in returned.take()]
 
     def latest(
         self,
@@ -176,7 +176,10 @@ async def _poll(
     consumer: client.PullConsumer,
     max_messages: SupportsIndex,
     seconds: float | None,
-    returned: list[client.ReceivedMessage],
+    returned: HandOver[list[client.ReceivedMessage]],
 ) -> None:
+    messages: list[client.ReceivedMessage] = []
     with trio.move_on_after(inf if seconds is None else seconds):
-        returned += await consumer.poll(max_messages=max_messages)
+        messages = await consumer.poll(max_messages=max_messages)
+    if not returned.put(messages):
+        consumer.give_back(messages)

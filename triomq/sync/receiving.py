@@ -5,14 +5,19 @@ The generated class adds the rest.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self, SupportsIndex
 
+import trio
+
 from triomq import client
 from triomq.client.consumer.pop.durations import Duration
 from triomq.client.consumer.portal_messages import PortalMessage
+from triomq.client.errors import NotRunning
+from triomq.client.portal import HandOver
 from triomq.sync.lifetime import BlockingLifetime
 
 
@@ -100,20 +105,22 @@ class SimpleConsumerBase(BlockingLifetime[client.SimpleConsumer]):
 
         See ``triomq.SimpleConsumer.receive``.
         """
-        received: list[client.LeasedMessage] = []
+        received: HandOver[list[client.LeasedMessage]] = HandOver()
 
         async def receive() -> None:
-            received.extend(
-                await self._target.receive(count=count, invisible=invisible, timeout=timeout)
-            )
+            messages = await self._target.receive(count=count, invisible=invisible, timeout=timeout)
+            if not received.put(messages):
+                with trio.CancelScope(shield=True):
+                    await self._target.give_back(messages)
 
         try:
             self._portal.call(None, receive)
         except BaseException:  # interrupted: the messages have not reached the caller
-            if received:
-                self._portal.call(5.0, self._target.give_back, received)
+            if messages := received.abandon():
+                with contextlib.suppress(NotRunning):
+                    self._portal.submit(self._target.give_back, messages)
             raise
-        return [LeasedMessage(message, self._portal) for message in received]
+        return [LeasedMessage(message, self._portal) for message in received.take()]
 
     def ack(self, message: LeasedMessage, *, timeout: float | None = None) -> None:
         """Acknowledge a message, as ``message.ack`` does."""
