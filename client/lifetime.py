@@ -17,6 +17,8 @@ class Lifetime(ABC):
 
     _context: AbstractAsyncContextManager[None] | None = None
     """None before the start"""
+    _loop: trio.lowlevel.TrioToken | None = None
+    """That of the start."""
 
     @abstractmethod
     def _open(self) -> AbstractAsyncContextManager[None]:
@@ -35,9 +37,33 @@ class Lifetime(ABC):
             )
         if self._context is not None:
             raise NotRunning(f"this {type(self).__name__} was started before: make a new one")
+        self._loop = trio.lowlevel.current_trio_token()
         self._context = self._open()
         await self._context.__aenter__()
         return self
+
+    def _require_own_loop(self) -> None:
+        """Refuse a call from another loop, where what it waits for never happens.
+
+        Raises: ``NotRunning``.
+        """
+        try:
+            loop = trio.lowlevel.current_trio_token()
+        except RuntimeError:
+            loop = None
+        if loop is self._loop:
+            return
+        name = type(self).__name__
+        if loop is None:
+            raise NotRunning(
+                f"this triomq.{name} runs in a Trio loop, and the call comes from outside: under"
+                f" asyncio use triomq.aio.{name}, in a thread triomq.sync.{name} or"
+                " trio.from_thread.run"
+            )
+        raise NotRunning(
+            f"this triomq.{name} was started in another Trio loop, and belongs to it: call it there"
+            f" (trio.from_thread.run), or use triomq.sync.{name}, which any thread may call"
+        )
 
     async def __aexit__(
         self,

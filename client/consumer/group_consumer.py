@@ -77,13 +77,13 @@ class GroupConsumer(Lifetime, Generic[M]):
     @property
     def client_id(self) -> str:
         """This member's name on the brokers."""
-        return self._member().session.client_id
+        return self._running().session.client_id
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that this consumer owns, sorted; a push consumer's retry queues included."""
         # A copy, since the façades call this from other threads.
-        return tuple(sorted(self._member().fetcher.assignments.copy()))
+        return tuple(sorted(self._running().fetcher.assignments.copy()))
 
     async def wait_assigned(self) -> None:
         """Wait until this member has its first share of the queues.
@@ -176,6 +176,12 @@ class GroupConsumer(Lifetime, Generic[M]):
         )
 
     def _member(self) -> M:
+        member = self._running()
+        self._require_own_loop()
+        return member
+
+    def _running(self) -> M:
+        """Return the membership, for what any thread may read."""
         if self._membership is None:
             raise NotRunning("this consumer is not running: use it inside `async with`")
         return self._membership

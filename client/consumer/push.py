@@ -344,4 +344,5 @@ class PushConsumer(GroupConsumer[AnyMembership]):
     def _active(self) -> Delivery:
         if self._delivery is None:
             raise NotRunning("this consumer is not running: use it inside `async with`")
+        self._require_own_loop()
         return self._delivery

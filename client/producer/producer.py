@@ -385,7 +385,7 @@ class Producer(TransactionMethods, RequestMethods, RecallMethods):
     @property
     def client_id(self) -> str:
         """This producer's name on the brokers."""
-        return self._active().session.client_id
+        return self._running().session.client_id
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the publish list of a topic, which ``queue=`` indexes.
@@ -408,6 +408,12 @@ class Producer(TransactionMethods, RequestMethods, RecallMethods):
             self._known_topics.add(topic)
 
     def _active(self) -> Sender:
+        sender = self._running()
+        self._require_own_loop()
+        return sender
+
+    def _running(self) -> Sender:
+        """Return the sender, for what any thread may read."""
         if self._sender is None:
             raise NotRunning("this producer is not running: use it inside `async with`")
         return self._sender

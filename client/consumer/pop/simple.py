@@ -263,9 +263,15 @@ class SimpleConsumer(Lifetime):
     @property
     def client_id(self) -> str:
         """This member's name on the brokers."""
-        return self._active().session.client_id
+        return self._running().session.client_id
 
     def _active(self) -> Receiver:
+        receiver = self._running()
+        self._require_own_loop()
+        return receiver
+
+    def _running(self) -> Receiver:
+        """Return the receiver, for what any thread may read."""
         if self._receiver is None:
             raise NotRunning("this consumer is not running: use it inside `async with`")
         return self._receiver
