@@ -238,9 +238,41 @@ def awaiting(handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awa
     return call
 
 
+def require_nothing(handler: object, outcome: object) -> None:
+    """Refuse what a handler returns: code that was ported from Java returns its verdict, and it
+    would be an acknowledgement whatever it says.
+
+    Raises: ``HandlerInvalid``.
+    """
+    if outcome is not None:
+        raise HandlerInvalid(
+            f"the handler {_name_of(handler)} returned {shown(outcome)}: a handler returns nothing;"
+            " its normal end acks the message, `await message.retry()` or an exception has it come"
+            " again"
+        )
+
+
+def require_one_argument(handler: Callable[..., object]) -> None:
+    """Refuse a handler that cannot be called with what it gets. Raises: ``HandlerInvalid``."""
+    try:
+        signature = inspect.signature(handler, follow_wrapped=False)
+    except (TypeError, ValueError):  # a builtin that does not say
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise HandlerInvalid(
+            f"the handler {_name_of(handler)}{signature} cannot be called with one argument: it"
+            " gets the message, or the list of messages of a batch"
+        ) from None
+
+
+def _name_of(handler: object) -> str:
+    return str(getattr(handler, "__qualname__", handler))
+
+
 def _not_async(handler: object, returned: str = "") -> HandlerInvalid:
     return HandlerInvalid(
-        f"the handler {getattr(handler, '__qualname__', handler)!s} is not an async"
-        f" function{returned}: write `async def`, or use triomq.sync.PushConsumer, whose handlers"
-        " are plain functions in threads"
+        f"the handler {_name_of(handler)} is not an async function{returned}: write `async def`, or"
+        " use triomq.sync.PushConsumer, whose handlers are plain functions in threads"
     )

@@ -23,9 +23,10 @@ from typing import Any
 import attrs
 import trio
 
+from triomq.client.arguments import require_nothing
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.delivery import BatchHandler, Handler
+from triomq.client.consumer.delivery import AnyHandler
 from triomq.client.consumer.membership import Membership
 from triomq.client.consumer.pop.pop_membership import PopMembership
 from triomq.client.consumer.received import ReceivedMessage
@@ -91,7 +92,7 @@ class BrokerRequests:
     membership: Membership | PopMembership
     describe: Callable[[], ConsumerData]
     concurrency: int = 0
-    _offered: list[tuple[Handler | BatchHandler, bool]] = attrs.field(factory=list, init=False)
+    _offered: list[tuple[AnyHandler, bool]] = attrs.field(factory=list, init=False)
     """the handlers that are running, and whether each takes batches; the last one is used"""
     started_ms: int = attrs.field(factory=lambda: time.time_ns() // 1_000_000, init=False)
 
@@ -106,7 +107,7 @@ class BrokerRequests:
         return {code: partial(_answer, handler) for code, handler in handlers.items()}
 
     @contextmanager
-    def offering(self, handler: Handler | BatchHandler, *, batches: bool = False) -> Iterator[None]:
+    def offering(self, handler: AnyHandler, *, batches: bool = False) -> Iterator[None]:
         """Offer this handler for CONSUME_MESSAGE_DIRECTLY for the time of the block."""
         offered = handler, batches
         self._offered.append(offered)
@@ -232,7 +233,7 @@ class BrokerRequests:
         try:
             handler: Any
             handler, batches = self._offered[-1]
-            await handler([message] if batches else message)
+            require_nothing(handler, await handler([message] if batches else message))
             result = owner.result or CR_SUCCESS
         except Exception as error:  # the handler's error is the answer
             result = CR_THROW_EXCEPTION

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import trio
 
+from triomq.client.arguments import require_nothing
 from triomq.client.consumer.assignment import Assignment, SendsBack
 from triomq.client.consumer.inbox import Inbox, InboxClosed
 from triomq.client.consumer.ordered_inbox import OrderedInbox
@@ -18,12 +19,12 @@ from triomq.client.errors import HandlerInvalid
 
 logger = logging.getLogger(__name__)
 
-Handler = Callable[[ReceivedMessage], Awaitable[object]]
+Handler = Callable[[ReceivedMessage], Awaitable[None]]
 """Handles one message. Its normal end acks the message and an exception retries it, unless the
-handler settled it itself. The result is not used.
+handler settled it itself. It returns nothing.
 """
 
-BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[object]]
+BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[None]]
 """Handles several messages of one queue, in their order. Its normal end acks those that are not
 settled, an exception retries them.
 """
@@ -94,7 +95,7 @@ class Delivery:
             what: Any = messages[0] if batch_max is None else [*messages]
             try:
                 try:
-                    await handler(what)
+                    require_nothing(handler, await handler(what))
                 except HandlerInvalid:  # it would fail for every message
                     raise
                 except Exception:  # an error of the application's handler concerns these only

@@ -53,14 +53,15 @@ class Observers:
         if not self.consume_hooks and not self.settle_hooks:
             return handler
 
-        async def hooked(what: Any) -> None:
+        async def hooked(what: Any) -> object:
             call = self.begin(what if isinstance(what, list) else [what])
             try:
-                await handler(what)
+                outcome = await handler(what)
             except BaseException as error:
                 self.end(call, error)
                 raise
             self.end(call, None)
+            return outcome
 
         return hooked
 

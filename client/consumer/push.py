@@ -22,7 +22,7 @@ from typing import Literal, SupportsIndex
 import attrs
 import trio
 
-from triomq.client.arguments import awaiting, check_count, shown
+from triomq.client.arguments import awaiting, check_count, require_one_argument, shown
 from triomq.client.background import open_background
 from triomq.client.config import ConsumerSettings
 from triomq.client.consumer.allocation import Allocation, allocate_average
@@ -159,7 +159,7 @@ class PushConsumer(GroupConsumer[AnyMembership]):
         else:
             self._subscriptions |= make_subscriptions(names.retry_topic(group))
         given = handler if batch_handler is None else batch_handler
-        self._handler = None if given is None else awaiting(given)
+        self._handler = None if given is None else _checked(given)
         self._batch_max = None if batch_handler is None else batch_max
         self._concurrency = concurrency
         self._delivery: Delivery | None = None
@@ -264,7 +264,7 @@ class PushConsumer(GroupConsumer[AnyMembership]):
 
         Raises: ``HandlerInvalid``, ``SettingsError``, ``NotRunning``.
         """
-        await self._run(awaiting(handler), check_count("concurrency", concurrency))
+        await self._run(_checked(handler), check_count("concurrency", concurrency))
 
     async def run_batches(
         self,
@@ -282,7 +282,7 @@ class PushConsumer(GroupConsumer[AnyMembership]):
         """
         batch_max = check_count("batch_max", batch_max)
         concurrency = check_count("concurrency", concurrency)
-        await self._run(awaiting(handler), concurrency, batch_max)
+        await self._run(_checked(handler), concurrency, batch_max)
 
     async def _run(
         self, handler: AnyHandler, concurrency: int, batch_max: int | None = None
@@ -305,13 +305,22 @@ class PushConsumer(GroupConsumer[AnyMembership]):
         Checkpoint: maybe; can always be cancelled.
         """
         count = check_count("max_messages", max_messages)
+        self._require_no_handler()
         try:
             return await self._active().inbox.get_some(count)
         except InboxClosed:
             raise NotRunning("this consumer is stopping") from None
 
     def _next(self) -> Awaitable[ReceivedMessage]:
+        self._require_no_handler()
         return self._active().inbox.get()
+
+    def _require_no_handler(self) -> None:
+        if self._handler is not None:
+            raise SettingsError(
+                "this consumer has a handler, which gets the messages: iterate over a consumer"
+                " without one, or use the handler alone"
+            )
 
     # Control
 
@@ -346,3 +355,8 @@ class PushConsumer(GroupConsumer[AnyMembership]):
             raise NotRunning("this consumer is not running: use it inside `async with`")
         self._require_own_loop()
         return self._delivery
+
+
+def _checked(handler: AnyHandler) -> AnyHandler:
+    require_one_argument(handler)
+    return awaiting(handler)

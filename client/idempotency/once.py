@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 import attrs
 import trio
 
-from triomq.client.arguments import awaiting
+from triomq.client.arguments import awaiting, require_nothing
 from triomq.client.consumer.message_view import MessageView
 from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
@@ -87,7 +87,7 @@ class OnceHandler:
             arguments = message, OnceTransaction(held.connection, self._working)
         try:
             with trio.CancelScope(deadline=deadline) as scope:
-                await self._handler(arguments)
+                require_nothing(self, await self._handler(arguments))
             if scope.cancelled_caught:
                 raise guard.late(message)
         except BaseException:

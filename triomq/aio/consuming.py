@@ -13,7 +13,7 @@ from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_asyncio, call_in_loop
 from triomq.aio.received import BatchHandler, Handler, ReceivedMessage
 from triomq.client import MessageQueue
-from triomq.client.arguments import awaiting, check_count
+from triomq.client.arguments import awaiting, check_count, require_nothing, require_one_argument
 from triomq.client.consumer.portal_messages import Prefetch
 from triomq.client.portal import HandOver
 
@@ -82,24 +82,24 @@ class PushConsumerBase(AsyncioLifetime[client.PushConsumer]):
             )
 
     def _handling(self, handler: Handler) -> client.Handler:
+        require_one_argument(handler)
         awaited = awaiting(handler)
 
         async def handle(message: client.ReceivedMessage) -> None:
             assert self._loop is not None
-            await call_in_asyncio(self._loop, awaited, ReceivedMessage(message, self._portal))
+            view = ReceivedMessage(message, self._portal)
+            require_nothing(handler, await call_in_asyncio(self._loop, awaited, view))
 
         return handle
 
     def _handling_batches(self, handler: BatchHandler) -> client.BatchHandler:
+        require_one_argument(handler)
         awaited = awaiting(handler)
 
         async def handle(messages: list[client.ReceivedMessage]) -> None:
             assert self._loop is not None
-            await call_in_asyncio(
-                self._loop,
-                awaited,
-                [ReceivedMessage(message, self._portal) for message in messages],
-            )
+            views = [ReceivedMessage(message, self._portal) for message in messages]
+            require_nothing(handler, await call_in_asyncio(self._loop, awaited, views))
 
         return handle
 

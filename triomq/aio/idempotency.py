@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 import attrs
 
 from triomq.aio.received import ReceivedMessage
-from triomq.client.arguments import awaiting
+from triomq.client.arguments import awaiting, require_nothing
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
 from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
 from triomq.client.idempotency.sql_store import rows
@@ -103,7 +103,7 @@ class OnceHandler:
         try:
             try:
                 async with limit:
-                    await self._handler(arguments)
+                    require_nothing(self, await self._handler(arguments))
             except TimeoutError:
                 if limit.expired():
                     raise guard.late(message) from None

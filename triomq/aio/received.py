@@ -57,10 +57,10 @@ class ReceivedMessage(PortalMessage[client.ReceivedMessage]):
             await self.retry()
 
 
-Handler = Callable[[ReceivedMessage], Awaitable[object]]
+Handler = Callable[[ReceivedMessage], Awaitable[None]]
 """Handles one message in the asyncio loop. Its normal end acks the message and an exception retries
 it, unless the handler settled it itself.
 """
 
-BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[object]]
+BatchHandler = Callable[[list[ReceivedMessage]], Awaitable[None]]
 """The same for several messages of one queue; its end settles those that are not settled."""

@@ -6,7 +6,7 @@ The generated classes add the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf
 from typing import Self, SupportsIndex
@@ -15,7 +15,13 @@ import trio
 
 from triomq import client
 from triomq.client import CallTimeout, MessageQueue
-from triomq.client.arguments import check_count, check_plain, check_timeout
+from triomq.client.arguments import (
+    check_count,
+    check_plain,
+    check_timeout,
+    require_nothing,
+    require_one_argument,
+)
 from triomq.client.consumer.portal_messages import Prefetch
 from triomq.client.portal import HandOver
 from triomq.sync.lifetime import BlockingLifetime
@@ -93,25 +99,31 @@ class PushConsumerBase(BlockingLifetime[client.PushConsumer]):
 
     def _handling(self, handler: Handler) -> client.Handler:
         check_plain("handler", handler)
+        require_one_argument(handler)
+        plain: Callable[[ReceivedMessage], object] = handler
 
         async def handle(message: client.ReceivedMessage) -> None:
             view = ReceivedMessage(message, self._portal)
             # A thread cannot be cancelled: after `shutdown_timeout` it is left alone, and settling
             # its message has no effect.
-            await trio.to_thread.run_sync(
-                handler, view, limiter=self._limiter, abandon_on_cancel=True
+            outcome = await trio.to_thread.run_sync(
+                plain, view, limiter=self._limiter, abandon_on_cancel=True
             )
+            require_nothing(handler, outcome)
 
         return handle
 
     def _handling_batches(self, handler: BatchHandler) -> client.BatchHandler:
         check_plain("batch_handler", handler)
+        require_one_argument(handler)
+        plain: Callable[[list[ReceivedMessage]], object] = handler
 
         async def handle(messages: list[client.ReceivedMessage]) -> None:
             views = [ReceivedMessage(message, self._portal) for message in messages]
-            await trio.to_thread.run_sync(
-                handler, views, limiter=self._limiter, abandon_on_cancel=True
+            outcome = await trio.to_thread.run_sync(
+                plain, views, limiter=self._limiter, abandon_on_cancel=True
             )
+            require_nothing(handler, outcome)
 
         return handle
 

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 import attrs
 
-from triomq.client.arguments import check_plain
+from triomq.client.arguments import check_plain, require_nothing
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
 from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
 from triomq.client.idempotency.sql_store import rows
@@ -61,10 +61,10 @@ class OnceHandler:
             guard.duplicates += 1
             return
         try:
+            arguments: tuple[Any, ...] = (message,)
             if guard.transaction:
-                self._handler(message, OnceTransaction(held.connection))
-            else:
-                self._handler(message)
+                arguments = message, OnceTransaction(held.connection)
+            require_nothing(self, self._handler(*arguments))
         except BaseException:
             guard.give_up(message, held)
             raise

@@ -60,10 +60,10 @@ class ReceivedMessage(PortalMessage[client.ReceivedMessage]):
             self.retry()
 
 
-Handler = Callable[[ReceivedMessage], object]
+Handler = Callable[[ReceivedMessage], None]
 """Handles one message in a worker thread. Its normal end acks the message and an exception retries
 it, unless the handler settled it itself.
 """
 
-BatchHandler = Callable[[list[ReceivedMessage]], object]
+BatchHandler = Callable[[list[ReceivedMessage]], None]
 """The same for several messages of one queue; its end settles those that are not settled."""
