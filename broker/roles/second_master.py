@@ -13,7 +13,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.remoting.address import format_address
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import ConnectFailed, RemotingError
+from triomq.remoting.errors import RemotingError, RequestTimeout
 from triomq.remoting.properties_file import parse_properties
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -79,10 +79,10 @@ async def _is_alive(connector: Connector, address: str, config: BrokerConfig) ->
         answer = await connector.invoke(
             address, request(RequestCode.GET_BROKER_CONFIG), timeout=ASK_SECONDS
         )
-    except ConnectFailed:
-        return False
-    except RemotingError:
+    except RequestTimeout:
         return True
+    except RemotingError:  # nobody is there, or something else than a broker
+        return False
     if answer.code != ResponseCode.SUCCESS:
         return True
     settings = dict(parse_properties(bytes(answer.body).decode(errors="replace")))
