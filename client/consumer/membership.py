@@ -173,6 +173,8 @@ class Membership(SessionObserver):
             if before.ending:
                 continue
             assignment = self.fetcher.restart(queue, offsets[queue], paused=before.paused)
+            # The master ignores commits until it has told of the move, and a slave cannot.
+            assignment.broker_id = 0
             if assignment.sends_back is None:
                 assignment.committable = offsets[queue]
         await self.offsets.store(
