@@ -429,7 +429,7 @@ async def test_every_command_has_a_row_for_a_silent_broker_beside_another(tmp_pa
 
             async def one(name: str) -> None:
                 given = (known.get(word, word) for word in WORDS[name])
-                done[name] = await mqadmin(name, *given, "-n", namesrv, "--timeout", 4)
+                done[name] = await mqadmin(name, *given, "-n", namesrv, "--timeout", 10)
 
             async with silent_broker(namesrv, TOPICS) as silent:
                 last = ["deleteTopic", "dlqPurge", "deleteSubGroup"]
