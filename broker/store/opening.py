@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 
 import attrs
@@ -89,7 +89,11 @@ async def open_store(
     lock.take()
     try:
         try:
-            store = await load_store(config, clock, disk, batch_topics, compaction_topics)
+            with ExitStack() as opened:
+                store = await load_store(
+                    config, clock, disk, batch_topics, compaction_topics, opened
+                )
+                opened.pop_all()
         except NoFilesLeft:
             raise
         except DiskFull as error:
@@ -127,8 +131,9 @@ async def load_store(
     disk: Disk,
     batch_topics: Callable[[], Collection[str]] = frozenset,
     compaction_topics: Callable[[], Mapping[str, int]] = dict,
+    opened: ExitStack | None = None,
 ) -> MessageStore:
-    """Build the parts of a store and recover.
+    """Build the parts of a store and recover. ``opened`` closes their files if that fails.
 
     Raises: StartError, DiskFull, StoreIoError, FlushFailed. Checkpoint: always.
     """
@@ -139,6 +144,9 @@ async def load_store(
     queues = QueueTable(config, disk)
     key_index = KeyIndex(config, disk, clock)
     checkpoint_file = CheckpointFile(disk, config.root / "checkpoint")
+    opened = opened or ExitStack()
+    for part in (checkpoint_file, log, queues, key_index):
+        opened.callback(part.close)
     health = Health()
     sync_limiter = trio.CapacityLimiter(1)
     flusher = Flusher(config, disk, log, sync_limiter)
@@ -182,6 +190,7 @@ async def load_store(
     )
     indexer.start_at(recovered.end, recovered.last)
     compacted = CompactedQueues(config.root, disk, config.compaction, queues, compaction_topics)
+    opened.callback(compacted.close)
     try:
         await trio.to_thread.run_sync(partial(compacted.load, clean=clean), limiter=sync_limiter)
     except OSError as error:
