@@ -299,9 +299,9 @@ class Portal(Generic[T]):
 class HandOver(Generic[R]):
     """Brings a result that must not be lost from the loop to a caller that may give up meanwhile.
 
-    Whoever comes second decides, under a lock: a result that finds the caller gone is given back in
-    the loop, one that has arrived is given back by the caller. How often a call is cancelled, and
-    when, does not matter: anyio's scopes cancel again and again.
+    A lock orders the two sides. If the caller has given up before the result is there, the loop
+    gives the result back. If the result is there first, the caller gives it back. So a call may be
+    cancelled at any moment, and more than once, as anyio's scopes do.
     """
 
     def __init__(self) -> None:

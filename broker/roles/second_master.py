@@ -1,8 +1,9 @@
 """Whether another master of this broker's name is alive: then this one must not start.
 
-After a promotion by hand the old master would take the route back when it starts again: clients go
-to it, and nobody sees what the promoted one has stored since. Name servers know who registered
-last; the master that they name is asked itself, since they forget a dead one after two minutes.
+After a promotion by hand, an old master that starts again would take the route back. Clients would
+go to it, and would not find what the promoted master has stored since. Name servers know which
+master registered last, and forget a dead one only after two minutes, so the broker asks that master
+itself.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ async def _is_alive(connector: Connector, address: str, config: BrokerConfig) ->
         )
     except RequestTimeout:
         return True
-    except RemotingError:  # nobody is there, or something else than a broker
+    except RemotingError:  # no server, or a server that is no broker
         return False
     if answer.code != ResponseCode.SUCCESS:
         return True

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import logging
 import os
-import time
+import random
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -101,8 +102,8 @@ async def run_proxy(
         if address_server is None
         else await listed_name_servers(address_server)
     )
-    names = NameServers(list(given), time.time_ns() % len(given))
-    settings = ClientSettings(instance_name=f"mqproxy#{os.getpid()}#{time.time_ns()}")
+    names = NameServers(list(given), random.randrange(len(given)))
+    settings = ClientSettings(instance_name=f"mqproxy#{os.getpid()}#{uuid.uuid4().hex}")
     client_id = await make_client_id(settings, given[0])
     host = bare_host(config.advertised_host) or await own_address(given[0])
     sniffer = _sniffer(config, security, host)

@@ -244,7 +244,7 @@ class PopMessages:
 
     def _begin(self, header: PopMessageHeader, visit: Visit, key: QueueKey, pops: Pops) -> int:
         """Return the offset at which a queue is read; a group's first one is committed."""
-        pops.offsets.take_reset(*key)  # the position has moved already; nobody needs to be told
+        pops.offsets.take_reset(*key)  # `Pops.moved` has set the position; a pop needs no notice
         position = pops.position(key)
         if position is None:
             pops.offsets.require_room(*key)

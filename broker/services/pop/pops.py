@@ -116,8 +116,10 @@ class Pops:
         self.offsets.commit(*key, offset)
 
     def moved(self, group: str, topic: str, wanted: Mapping[int, int]) -> None:
-        """Set positions by an operator's will: ordered queues give messages at once, and what is in
-        flight counts no more; it comes again if nobody acknowledges it. Checkpoint: never.
+        """Set the positions that an operator wants. Checkpoint: never.
+
+        Ordered queues give messages at once. Messages in flight are not counted any more; they come
+        again unless they are acknowledged.
         """
         self.in_flight.forget(group, topic, wanted)
         for queue_id, offset in wanted.items():

@@ -16,6 +16,7 @@ from triomq import (
     ReceivedMessage,
 )
 from triomq.client.admin.admin import Admin
+from triomq.client.consumer.fetcher import Fetcher
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
 from triomq.testing import InProcessCluster
@@ -31,6 +32,19 @@ async def move(cluster: InProcessCluster, offset: int) -> None:
         header = ResetOffsetHeader("g", "T", -1, force=True, queue_id=0, offset=offset)
         address = (await admin.brokers())[0].address
         await admin.ask(address, Code.INVOKE_BROKER_TO_RESET_OFFSET, header)
+
+
+async def move_when_all_is_pulled(
+    cluster: InProcessCluster, consumer: PushConsumer | PullConsumer, offset: int
+) -> Fetcher:
+    """Move the group, and wait until the member has dropped what it held."""
+    assert consumer._membership is not None
+    fetcher = consumer._membership.fetcher
+    await until(lambda: fetcher.owned()[0].held.position == COUNT)
+    held = fetcher.owned()[0]
+    await move(cluster, offset)
+    await until(lambda: held.lost)
+    return fetcher
 
 
 async def fill(cluster: InProcessCluster) -> None:
@@ -68,12 +82,7 @@ async def test_members_drop_what_they_hold(
     ) as consumer:
         begun = 1 if ordered else 2
         await until(lambda: len(seen) == begun)
-        assert consumer._membership is not None
-        fetcher = consumer._membership.fetcher
-        await until(lambda: fetcher.owned()[0].held.position == COUNT)
-        held = fetcher.owned()[0]
-        await move(triomq_cluster, offset)
-        await until(lambda: held.lost)
+        fetcher = await move_when_all_is_pulled(triomq_cluster, consumer, offset)
         go_on.set()
         expected = list(range(offset, COUNT))
         await until(lambda: len(seen) >= begun + len(expected))
@@ -100,12 +109,7 @@ async def test_a_pull_consumer_drops_what_it_holds(
     ) as consumer:
         first = await consumer.poll(max_messages=5)
         assert [message.queue_offset for message in first] == [0, 1, 2, 3, 4]
-        assert consumer._membership is not None
-        fetcher = consumer._membership.fetcher
-        await until(lambda: fetcher.owned()[0].held.position == COUNT)
-        held = fetcher.owned()[0]
-        await move(triomq_cluster, offset)
-        await until(lambda: held.lost)
+        await move_when_all_is_pulled(triomq_cluster, consumer, offset)
         rest: list[int] = []
         with trio.move_on_after(0.5):
             while True:
