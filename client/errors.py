@@ -43,7 +43,10 @@ class SettingsError(TrioMQError, ValueError):
 
 
 class HandlerInvalid(SettingsError):
-    """A handler is not async: refused at construction, or at its first call (ends the consumer)."""
+    """A handler that no message can be given to: one that is not async, or whose loop is closed.
+
+    Refused at construction, or at a call, which ends the consumer.
+    """
 
 
 class MessageInvalid(TrioMQError, ValueError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import contextvars
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,6 +23,8 @@ import trio
 from triomq.client.arguments import check_timeout
 from triomq.client.background import open_background, sole_error
 from triomq.client.errors import CallTimeout, ForkDetected, NotRunning
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -70,9 +73,18 @@ async def in_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -
 class Portal(Generic[T]):
     """Runs one async context manager in a background thread."""
 
-    def __init__(self, target: AbstractAsyncContextManager[T]) -> None:
-        """Describe a portal; nothing is started."""
+    def __init__(
+        self,
+        target: AbstractAsyncContextManager[T],
+        require_caller: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Describe a portal; nothing is started.
+
+        ``require_caller``: refuses a call whose caller must not wait here; called in the thread of
+        each caller, before anything happens.
+        """
         self._target = target
+        self.require_caller = require_caller
         self._pid = os.getpid()
         """the process that started the thread, which need not be the one that made the object"""
         self._thread: threading.Thread | None = None
@@ -96,6 +108,7 @@ class Portal(Generic[T]):
 
         Raises: ``NotRunning`` for a second start.
         """
+        self.require_caller()
         if self._thread is not None:
             raise NotRunning("this object was started before: make a new one")
         self._pid = os.getpid()
@@ -123,6 +136,7 @@ class Portal(Generic[T]):
             )
         if threading.current_thread() is self._thread:
             raise NotRunning(_OWN_THREAD)
+        self.require_caller()
         if self._token is None or self._nursery is None or self._left.done():
             raise NotRunning(
                 "this object is not running: use it inside its `with` block, or between `start()`"
@@ -230,6 +244,8 @@ class Portal(Generic[T]):
                 self._entered.set_exception(error)
                 self._left.set_result(None)
             else:
+                if not self._stop_asked:  # the caller may never ask
+                    logger.error("%r has ended: %s", self._target, sole_error(error))
                 self._left.set_exception(error)
         else:
             self._left.set_result(None)

@@ -87,7 +87,11 @@ class Prefetch:
         self._messages.extend(messages)
 
     def take(self, count: int) -> list[ReceivedMessage]:
-        """Return at most ``count`` fetched messages that are owned; if none, call ``fill``."""
+        """Return at most ``count`` fetched messages that are owned; if none, call ``fill``.
+
+        Raises: ``NotRunning`` for a caller that the portal refuses.
+        """
+        self._portal.require_caller()
         taken: list[ReceivedMessage] = []
         while len(taken) < count:
             try:

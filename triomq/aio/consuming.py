@@ -5,7 +5,6 @@ The generated classes add the rest.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Self, SupportsIndex
 
@@ -24,16 +23,9 @@ class PushConsumerBase(AsyncioLifetime[client.PushConsumer]):
     Handlers run in the asyncio loop that started the consumer, ``concurrency`` at a time.
     """
 
-    _loop: asyncio.AbstractEventLoop | None = None
-
     def __init__(self, target: client.PushConsumer) -> None:
         super().__init__(target)
         self._prefetch = Prefetch(target, self._portal)
-
-    async def start(self) -> Self:
-        """Start without an ``async with`` block; handlers run in the loop that calls this."""
-        self._loop = asyncio.get_running_loop()
-        return await super().start()
 
     def __aiter__(self) -> Self:
         return self

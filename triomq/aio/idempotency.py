@@ -10,8 +10,10 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 import attrs
 
+from triomq.aio.calls import running_loop
 from triomq.aio.received import ReceivedMessage
 from triomq.client.arguments import awaiting, require_nothing
+from triomq.client.errors import HandlerInvalid, NotRunning
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
 from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
 from triomq.client.idempotency.sql_store import rows
@@ -89,8 +91,13 @@ class OnceHandler:
     async def __call__(self, message: ReceivedMessage) -> None:
         """Handle a message, unless that was done before. When this returns, it is done.
 
-        Raises: the handler's errors; ``ClaimBusy``, ``ClaimLost``, ``OnceStoreFailed``.
+        Raises: the handler's errors; ``ClaimBusy``, ``ClaimLost``, ``OnceStoreFailed``;
+        ``HandlerInvalid`` outside asyncio.
         """
+        try:
+            running_loop("once")
+        except NotRunning as error:  # it would fail for every message, and make dead letters
+            raise HandlerInvalid(str(error)) from None
         guard = self._guard
         held, deadline = await self._claim(message)
         if held is None:

@@ -60,13 +60,6 @@ class Transaction(PortalTransaction):
 class ProducerBase(AsyncioLifetime[client.Producer]):
     """Transactions in the asyncio loop. A plain check handler runs in a worker thread."""
 
-    _loop: asyncio.AbstractEventLoop | None = None
-
-    async def start(self) -> Self:
-        """Start without an ``async with`` block; a check handler runs in the loop that calls."""
-        self._loop = asyncio.get_running_loop()
-        return await super().start()
-
     async def send_in_transaction(
         self, message: Message, local: LocalWork, argument: object = None
     ) -> TransactionResult:

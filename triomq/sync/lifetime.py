@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
+import logging
+import sys
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+import trio
+
+from triomq.client.errors import NotRunning
 from triomq.client.portal import Portal
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
@@ -19,7 +27,8 @@ class BlockingLifetime(Generic[T]):
 
     def __init__(self, target: T) -> None:
         self._target = target
-        self._portal = Portal(target)
+        self._portal = Portal(target, self._require_no_loop)
+        self._warned = False
 
     def __repr__(self) -> str:
         return repr(self._target)
@@ -48,6 +57,32 @@ class BlockingLifetime(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         self._stop(error)
+
+    def _require_no_loop(self) -> None:
+        """Refuse a caller inside a Trio loop; warn one inside asyncio, except in a notebook.
+
+        A call stops the caller's loop while it waits: for ever, if what it waits for (a broker in a
+        test) runs there, too. Cells of a notebook run in a loop that has nothing else to do.
+
+        Raises: ``NotRunning``.
+        """
+        name = type(self).__name__
+        if trio.lowlevel.in_trio_run():
+            raise NotRunning(
+                f"triomq.sync.{name} blocks its caller, here a whole Trio loop: use triomq.{name},"
+                " or call it in a thread (trio.to_thread.run_sync)"
+            )
+        if self._warned or hasattr(builtins, "get_ipython"):
+            return
+        asyncio = sys.modules.get("asyncio")  # not imported: most callers never need it
+        if asyncio is not None and asyncio._get_running_loop() is not None:
+            self._warned = True
+            logger.warning(
+                "triomq.sync.%s stops the asyncio loop that calls it, while it waits: use"
+                " triomq.aio.%s, or call it in a thread (asyncio.to_thread)",
+                name,
+                name,
+            )
 
     def _stop(self, error: BaseException | None) -> None:
         left = self._portal.stop(body_failed=error is not None)
