@@ -16,10 +16,8 @@ import attrs
 from triomq.client.errors import SettingsError
 from triomq.client.message_hooks import CheckForbidden, ConsumeHook, SendHook
 from triomq.client.retry import RETRY_CODES, BusyBackoff
-from triomq.client.servers import checked_access
 from triomq.client.servers import namesrv_addresses as namesrv_addresses
 from triomq.client.setting_types import typed
-from triomq.remoting.client.access import Access
 from triomq.remoting.client.rpc_hooks import RpcHook
 from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import SerializeType
@@ -194,13 +192,6 @@ class ClientSettings:
     trace_topic: str = _setting(TRACE_TOPIC, "traceTopic", _topic)
     tracer_provider: TracerProvider | None = None
     busy_poll: bool = True
-
-    def access(self) -> Access:
-        """Return how servers are approached, checked.
-
-        Raises: ``SettingsError``.
-        """
-        return checked_access(self.tls, self.credentials, self.serialize, self.socks_proxies)
 
 
 def _compression(name: str | Compression) -> Compression:

@@ -30,7 +30,7 @@ from triomq.client.heartbeats import Heartbeats, JoinedGroups
 from triomq.client.namespace import Namespace
 from triomq.client.route_finder import RouteFinder
 from triomq.client.routes import KnownRoutes, NameServers
-from triomq.client.servers import listed_name_servers
+from triomq.client.servers import checked_access, listed_name_servers
 from triomq.remoting.client.connector import Connector, PeerHandler
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.discovery import fetch_addresses, is_address_server
@@ -191,7 +191,9 @@ async def open_session(
 
     Raises: ``SettingsError``, ``NoNameServer``.
     """
-    options = settings.access().options()
+    options = checked_access(
+        settings.tls, settings.credentials, settings.serialize, settings.socks_proxies
+    ).options()
     space = Namespace(settings.namespace) if settings.namespace is not None else None
     # Signing comes last: the signature covers what the other hooks add.
     options["hooks"] = (

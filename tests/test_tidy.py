@@ -99,7 +99,6 @@ IMPURE_MODULES = {
 
 
 ONE_NAME = {
-    "BrokerNotFound": "a question that no broker answers; a broker's own answer that says the same",
     "Call": "a command as it was typed; a call through the portal",
     "ConnectionLost": "the SDK's error for users, made of the one below",
     "Delivery": "delivery of due delayed messages to their topics; of pulled messages to handlers",

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         InProcessNameServer,
         local_cluster,
     )
+    from triomq.remoting.simulated.network import Machine, SimulatedNetwork
+    from triomq.remoting.simulated.simulate import Trace
     from triomq.server_thread import server_in_thread
     from triomq.simulation import Simulation, simulate
 
@@ -42,14 +44,20 @@ __all__ = [
     "InProcessBroker",
     "InProcessCluster",
     "InProcessNameServer",
+    "Machine",
+    "SimulatedNetwork",
     "Simulation",
+    "Trace",
     "local_cluster",
     "server_in_thread",
     "simulate",
 ]
 
 _HOMES = {
+    "Machine": "triomq.remoting.simulated.network",
+    "SimulatedNetwork": "triomq.remoting.simulated.network",
     "Simulation": "triomq.simulation",
+    "Trace": "triomq.remoting.simulated.simulate",
     "simulate": "triomq.simulation",
     "server_in_thread": "triomq.server_thread",
 }
@@ -61,6 +69,10 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return getattr(importlib.import_module(_HOMES.get(name, "triomq.in_process")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 if "pytest" in sys.modules:

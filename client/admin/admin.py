@@ -25,7 +25,7 @@ import trio
 from triomq.client.admin import groups, messages, topics
 from triomq.client.admin.answers import Answers, read_body, read_header
 from triomq.client.admin.cleaning import Cleaning
-from triomq.client.admin.errors import BrokerNotFound, ClusterNotFound
+from triomq.client.admin.errors import BrokerMissing, ClusterNotFound
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.admin.traces import MessageHistory, message_history
 from triomq.client.errors import (
@@ -209,7 +209,7 @@ class Admin:
             return [address]
         masters = await self.brokers(cluster, masters_only=True)
         if not masters:
-            raise BrokerNotFound(cluster or "any", ())
+            raise BrokerMissing(cluster or "any", ())
         return [broker.address for broker in masters]
 
     async def broker_status(self, address: str) -> dict[str, str]:
@@ -507,23 +507,23 @@ class Admin:
     async def address_of(self, queue: MessageQueue) -> str:
         """Return the address of the broker that has a queue.
 
-        Raises: BrokerNotFound if that broker does not have the topic.
+        Raises: BrokerMissing if that broker does not have the topic.
         """
         brokers = await self.topic_brokers(queue.topic)
         if queue.broker_name not in brokers:
-            raise BrokerNotFound(queue.broker_name, brokers, f"with topic {queue.topic!r}")
+            raise BrokerMissing(queue.broker_name, brokers, f"with topic {queue.topic!r}")
         return brokers[queue.broker_name]
 
     async def queues(self, topic: str, broker_name: str | None = None) -> list[MessageQueue]:
         """Return the readable queues of a topic, of one broker or of all.
 
-        Raises: BrokerNotFound if that broker does not have the topic.
+        Raises: BrokerMissing if that broker does not have the topic.
         """
         route = await self.route(topic)
         if broker_name is not None and broker_name not in (
             names := [data.broker_name for data in route.queue_datas]
         ):
-            raise BrokerNotFound(broker_name, names, f"with topic {topic!r}")
+            raise BrokerMissing(broker_name, names, f"with topic {topic!r}")
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
             for data in route.queue_datas

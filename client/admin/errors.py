@@ -25,7 +25,7 @@ class ClusterNotFound(TrioMQError):
         return f"there is no cluster {self.name!r}: use one of {', '.join(self.known)}"
 
 
-class BrokerNotFound(TrioMQError):
+class BrokerMissing(TrioMQError):
     """No broker of that name exists, or none with the wanted topic."""
 
     def __init__(self, name: str, known: Iterable[str], where: str = "in the cluster") -> None:

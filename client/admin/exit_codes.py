@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.errors import (
-    BrokerNotFound,
+    BrokerMissing,
     ClusterNotFound,
     ContextNotFound,
     MessageNotFound,
@@ -61,7 +61,7 @@ def exit_code(error: BaseException) -> int:
             | GroupOffline()
             | ClusterNotFound()
             | ContextNotFound()
-            | BrokerNotFound()
+            | BrokerMissing()
             | MessageNotFound()
             | MessageNowhere()
             | TraceNotFound()

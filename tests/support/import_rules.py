@@ -149,6 +149,8 @@ FOUNDATIONS: dict[str, tuple[str, ...]] = {
         )
     ),
 }
+INDEXES = {"client.shared_names"}
+"""Modules that only list public names, as an ``__init__`` does."""
 
 
 def _within(name: str, prefixes: tuple[str, ...]) -> bool:
@@ -168,7 +170,7 @@ def layer_errors(
     """
     rule = _longest(MAY_IMPORT, module)
     barred = MAY_NOT_IMPORT.get(_longest(MAY_NOT_IMPORT, module) or "", ())
-    barred += FOUNDATIONS.get(module.rpartition(".")[0], ())
+    barred += FOUNDATIONS.get(module.rpartition(".")[0], ()) if module not in INDEXES else ()
     versions = {
         node.lineno
         for node in ast.walk(tree)

@@ -22,53 +22,34 @@ from triomq.aio.received import BatchHandler, Handler, ReceivedMessage
 from triomq.aio.receiving import LeasedMessage
 from triomq.aio.simple_consumer import SimpleConsumer
 from triomq.aio.transactions import Transaction
-from triomq.client import (
-    CheckedMessage,
-    CheckHandler,
-    LocalWork,
-    Message,
-    MessageQueue,
-    MessageView,
-    SendReceipt,
-    TransactionOutcome,
-    TransactionResult,
-)
+from triomq.client import shared_names as _shared
 
 if TYPE_CHECKING:
     from triomq.aio.admin import Admin
+    from triomq.client.shared_names import *  # noqa: F403 - the names of its __all__
 
 __all__ = [
     "Admin",
     "BatchHandler",
-    "CheckHandler",
-    "CheckedMessage",
     "Handler",
     "LeasedMessage",
-    "LocalWork",
-    "Message",
-    "MessageQueue",
-    "MessageView",
     "OnceHandler",
     "OnceTransaction",
     "Producer",
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
-    "SendReceipt",
     "SimpleConsumer",
     "Transaction",
-    "TransactionOutcome",
-    "TransactionResult",
     "once",
 ]
+__all__ += _shared.__all__
+
+_HOMES = _shared.HOMES | {"Admin": "triomq.aio.admin"}  # Admin imports every request and body
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Admin":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from triomq.aio.admin import Admin  # on first use: Admin imports every request and body
-
-    return Admin
+    return _shared.load(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

@@ -16,17 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from triomq.client import (
-    CheckedMessage,
-    CheckHandler,
-    LocalWork,
-    Message,
-    MessageQueue,
-    MessageView,
-    SendReceipt,
-    TransactionOutcome,
-    TransactionResult,
-)
+from triomq.client import shared_names as _shared
 from triomq.sync.idempotency import OnceHandler, OnceTransaction, once
 from triomq.sync.producer import Producer
 from triomq.sync.pull_consumer import PullConsumer
@@ -37,40 +27,31 @@ from triomq.sync.simple_consumer import SimpleConsumer
 from triomq.sync.transactions import Transaction
 
 if TYPE_CHECKING:
+    from triomq.client.shared_names import *  # noqa: F403 - the names of its __all__
     from triomq.sync.admin import Admin
 
 __all__ = [
     "Admin",
     "BatchHandler",
-    "CheckHandler",
-    "CheckedMessage",
     "Handler",
     "LeasedMessage",
-    "LocalWork",
-    "Message",
-    "MessageQueue",
-    "MessageView",
     "OnceHandler",
     "OnceTransaction",
     "Producer",
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
-    "SendReceipt",
     "SimpleConsumer",
     "Transaction",
-    "TransactionOutcome",
-    "TransactionResult",
     "once",
 ]
+__all__ += _shared.__all__
+
+_HOMES = _shared.HOMES | {"Admin": "triomq.sync.admin"}  # Admin imports every request and body
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Admin":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from triomq.sync.admin import Admin  # on first use: Admin imports every request and body
-
-    return Admin
+    return _shared.load(__name__, _HOMES, name)
 
 
 def __dir__() -> list[str]:

@@ -32,7 +32,7 @@ from triomq.client.admin.cluster_files.snapshot import (
 from triomq.client.admin.command import AdminCommand, Effect, Result, Table
 from triomq.client.admin.counted import count_of
 from triomq.client.admin.errors import (
-    BrokerNotFound,
+    BrokerMissing,
     ClusterNotFound,
     ExportIncomplete,
     GroupsOnline,
@@ -141,7 +141,7 @@ async def compare(
     for name, subject in document.special_brokers().items():
         offsets_only = subject.startswith(ItemKind.OFFSETS.word)
         if name not in known and (offsets or not offsets_only):
-            raise BrokerNotFound(
+            raise BrokerMissing(
                 name,
                 known,
                 f"in cluster {cluster!r}, and the file names it ({subject}): give"

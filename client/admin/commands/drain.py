@@ -21,7 +21,7 @@ from triomq.client.admin.draining import (
     stored_drain,
     unread,
 )
-from triomq.client.admin.errors import BrokerNotFound
+from triomq.client.admin.errors import BrokerMissing
 from triomq.client.admin.progress_lines import tell_progress
 from triomq.client.admin.times import now_ms
 from triomq.client.errors import TrioMQError
@@ -37,12 +37,12 @@ SHOWN_GROUPS_MAX = 3
 
 
 async def named_master(admin: Admin, name: str) -> BrokerAddress:
-    """Return the master with that name or address. Raises: BrokerNotFound."""
+    """Return the master with that name or address. Raises: BrokerMissing."""
     masters = await admin.brokers(masters_only=True)
     for broker in masters:
         if name in (broker.name, broker.address):
             return broker
-    raise BrokerNotFound(name, {broker.name for broker in masters})
+    raise BrokerMissing(name, {broker.name for broker in masters})
 
 
 @attrs.frozen

@@ -15,7 +15,7 @@ from triomq.client.admin.command import (
     answered,
     chosen_brokers,
 )
-from triomq.client.admin.errors import BrokerNotFound
+from triomq.client.admin.errors import BrokerMissing
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import (
     AddWritePermResponseHeader,
@@ -37,7 +37,7 @@ async def change_write_permission(admin: Admin, options: Values, *, wipe: bool) 
         code, kind = RequestCode.ADD_WRITE_PERM_OF_BROKER, AddWritePermResponseHeader
     known = {broker.name for broker in await admin.brokers()}
     if name not in known:
-        raise BrokerNotFound(name, known)
+        raise BrokerMissing(name, known)
 
     async def one(address: str) -> int:
         answer = await admin.ask(address, code, BrokerNameHeader(name))
@@ -68,7 +68,7 @@ async def update_topic_perm(admin: Admin, options: Values) -> Result:
     addresses = [known for known in brokers.values() if known in chosen]
     if not addresses:
         wanted = options.maybe_text("brokerAddr") or options.text("clusterName")
-        raise BrokerNotFound(wanted, brokers.values(), f"with topic {topic!r}")
+        raise BrokerMissing(wanted, brokers.values(), f"with topic {topic!r}")
 
     async def one(target: str) -> tuple[int, int]:
         old = await admin.topic_config(topic, target)

@@ -86,7 +86,7 @@ async def read_queue(admin: Admin, queue: MessageQueue, reading: Reading) -> dic
 
 
 async def known_queue(admin: Admin, topic: str, broker: str, queue_id: int) -> MessageQueue:
-    """Return a queue that can be read. Raises: UsageError, BrokerNotFound."""
+    """Return a queue that can be read. Raises: UsageError, BrokerMissing."""
     queue = MessageQueue(topic, broker, queue_id)
     if queue not in await admin.queues(topic, broker):
         raise UsageError(

@@ -31,7 +31,7 @@ async def search(
 
     Each queue has an equal share of the limits of one call.
 
-    Raises: RouteNotFound, BrokerNotFound, NotReadable; NoBrokerAnswered if no broker answers.
+    Raises: RouteNotFound, BrokerMissing, NotReadable; NoBrokerAnswered if no broker answers.
     """
     queues = {
         f"{queue.broker_name} {queue.queue_id}": queue

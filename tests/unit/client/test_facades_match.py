@@ -115,14 +115,6 @@ def test_constructors_have_the_same_parameters(interface: ModuleType, name: str)
     assert inspect.signature(getattr(interface, name)) == inspect.signature(getattr(triomq, name))
 
 
-def test_sync_and_aio_have_the_same_names() -> None:
-    assert sync.__all__ == aio.__all__
-    assert set(sync.__all__) <= set(triomq.__all__)
-    for interface in (sync, aio):
-        with pytest.raises(AttributeError, match="Prodcer"):
-            _ = interface.Prodcer
-
-
 @both
 def test_a_message_of_any_interface_is_a_view(interface: ModuleType) -> None:
     """A type checker then accepts any of them for a ``MessageView``."""
