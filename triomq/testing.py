@@ -72,7 +72,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    """Return the public names; pytest finds the fixtures among them."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("triomq_"))})
 
 
 if "pytest" in sys.modules:
