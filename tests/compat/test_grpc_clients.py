@@ -246,7 +246,7 @@ async def test_transactions_end_as_the_client_says(day: Day, client: str) -> Non
 
 
 @each_client("receive and acknowledge")
-@pytest.mark.feature(145)
+@pytest.mark.feature("145b")
 async def test_what_is_not_acknowledged_comes_again(day: Day, client: str) -> None:
     got = await day.events(client, "simple-receive-ack", "got")
     check_got(got, await day.stored(client, "simple-receive-ack", COUNT))

@@ -57,7 +57,7 @@ class Plain:
         return decode_frame(self.sock.recv(size, socket.MSG_WAITALL))
 
 
-@pytest.mark.feature(134)
+@pytest.mark.feature("134a")
 async def test_sends_that_come_while_the_log_hangs_are_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +92,27 @@ async def test_sends_that_come_while_the_log_hangs_are_refused_at_once(
         assert (await runtime(peer))["pageCacheLockTimeMills"] == "0"
         assert (await peer.pull("T")).header.max_offset == 3, "what was refused is not stored"
         other.sock.close()
+
+
+@pytest.mark.feature("134b")
+async def test_an_append_within_the_limit_refuses_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_at = Disk.write_at
+
+    def slow(self: Disk, *arguments: Any) -> None:
+        write_at(self, *arguments)
+        time.sleep(0.25)
+
+    async with (
+        running_broker(tmp_path, osPageCacheBusyTimeOutMills=20_000) as ready,
+        peer_of(ready) as peer,
+    ):
+        await peer.create_topic("T", 1)
+        monkeypatch.setattr(Disk, "write_at", slow)
+        for number in range(2):
+            assert (await peer.send("T")).queue_offset == number
+        assert (await runtime(peer))["pageCacheLockTimeMills"] == "0"
 
 
 @pytest.mark.feature("22b", 135)

@@ -322,6 +322,18 @@ def test_a_damaged_table(tmp_path: Path) -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.feature("149d")
+def test_an_unknown_key(tmp_path: Path) -> None:
+    conf = processes.write_broker_conf(tmp_path, "broker-a", NOBODY, 0, brokerNam="x")
+    code, text = refuse(conf)
+    assert code == 2
+    last = text.splitlines()[-1]
+    assert last.startswith(
+        f"mqbroker: {conf.name}:9: unknown key brokerNam; did you mean brokerName"
+    )
+    assert "Traceback" not in text
+
+
 def test_an_advertised_name_that_nobody_knows(tmp_path: Path) -> None:
     conf = processes.write_broker_conf(
         tmp_path,

@@ -75,9 +75,14 @@ async def test_a_reset_by_time_reaches_the_consumer_at_its_next_pull(tmp_path: P
         await admin.create_topic("T", queues=2)
         await fill(admin, "T", 0, 4)
         await trio.sleep(0.02)
-        middle = now_ms()
         await fill(admin, "T", 0, 3)
         await fill(admin, "T", 1, 2)
+        stored = [message.store_timestamp for message in (await admin.pull("T", 0)).messages]
+        middle = stored[4]
+        assert stored[3] + 1 < middle
+        for timestamp in (stored[3] + 1, middle):  # the message of that very millisecond is in
+            assert (await reset(admin, timestamp, queue_id=0))[1] == {0: 4}
+        assert (await reset(admin, stored[3], queue_id=0))[1] == {0: stored.index(stored[3])}
         await consumer.heartbeat("one", group="G", subscriptions={"T": "*"})
         await consumer.commit("G", "T", 0, 7)
         answer, moved = await reset(admin, middle)

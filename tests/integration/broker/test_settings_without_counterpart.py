@@ -17,11 +17,13 @@ SETTINGS = {
     "enablePropertyFilter": "true",
     "enableCalcFilterBitMap": "true",
     "maxErrorRateOfBloomFilter": "10",
+    "warmMapedFileEnable": "true",
+    "flushLeastPagesWhenWarmMapedFile": "1024",
 }
 
 
-@pytest.mark.feature("54a", "122a")
-async def test_a_pool_of_buffers_and_bit_maps_of_filters(tmp_path: Path) -> None:
+@pytest.mark.feature("35b", "54a", "122a")
+async def test_a_pool_of_buffers_and_bit_maps_of_filters_and_warm_files(tmp_path: Path) -> None:
     """Unlike with Java's pool, all that was acknowledged is there after a kill."""
     port = free_port()
     with our_name_server(tmp_path) as namesrv:
@@ -40,7 +42,8 @@ async def test_a_pool_of_buffers_and_bit_maps_of_filters(tmp_path: Path) -> None
     log = (tmp_path / "broker-a.log").read_text()
     assert (
         "ignored, no meaning here: enableCalcFilterBitMap, fastFailIfNoBufferInStorePool,"
-        " maxErrorRateOfBloomFilter, transientStorePoolEnable, transientStorePoolSize" in log
+        " flushLeastPagesWhenWarmMapedFile, maxErrorRateOfBloomFilter, transientStorePoolEnable,"
+        " transientStorePoolSize, warmMapedFileEnable" in log
     )
 
 

@@ -133,7 +133,6 @@ async def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
         assert (await peer.pull("T", 0, 2)).messages == []
 
 
-@pytest.mark.feature("177c")
 async def test_recalls_are_refused_with_java_s_answers(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 1)
@@ -166,7 +165,21 @@ async def test_recalls_are_refused_with_java_s_answers(tmp_path: Path) -> None:
             assert remark in answer[1]
 
 
-@pytest.mark.feature("115", "116a")
+@pytest.mark.feature("116a")
+async def test_many_messages_of_one_instant_come_in_their_order_and_none_early(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        instant = now_ms() + 1_500
+        for number in range(200):
+            await send_timed(peer, b"%d" % number, TIMER_DELIVER_MS=str(instant))
+        found = await arrivals(peer, 200, seconds=LATE_MAX_MS / 1000)
+        assert [message.body for message in found] == [b"%d" % number for number in range(200)]
+        assert all(late_ms(message) >= 0 for message in found)
+
+
+@pytest.mark.feature("115")
 async def test_limits_of_timed_messages(tmp_path: Path) -> None:
     settings = {"timerMaxDelaySec": 100, "timerCongestNumEachSlot": 1}
     async with running_broker(tmp_path, **settings) as ready, peer_of(ready) as peer:

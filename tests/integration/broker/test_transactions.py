@@ -280,6 +280,33 @@ async def test_another_producer_of_the_group_is_asked_when_the_sender_is_gone(
 
 
 @pytest.mark.feature("109c")
+async def test_fifteen_answers_that_it_is_not_decided_yet_end_the_checks(tmp_path: Path) -> None:
+    settings = {"transactionTimeOut": 20, "transactionCheckInterval": 20}
+    async with running_broker(tmp_path, **settings) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        await peer.heartbeat(producers=("P",))
+        half = await prepare(peer, b"undecided", "A" * 32)
+        for count in range(1, 16):
+            header, message = (await checks(peer, count))[count - 1]
+            assert message.properties["TRANSACTION_CHECK_TIMES"] == str(count)
+            answer = await end(
+                peer,
+                half,
+                UNDECIDED,
+                half_queue_offset=header.half_queue_offset,
+                log_offset=header.log_offset,
+                from_check=True,
+            )
+            assert answer is not None
+            assert answer.code == 0
+        with trio.fail_after(10):
+            while (await peer.pull_raw(CHECK_MAX_TIME_TOPIC)).code:
+                await trio.sleep(0.02)
+        assert (await peer.pull(CHECK_MAX_TIME_TOPIC)).bodies == [b"undecided"]
+        assert len(await checks(peer, 15)) == 15
+        assert (await peer.pull("T", 1)).messages == []
+
+
 async def test_after_the_last_check_a_half_is_given_up_and_may_be_resumed(tmp_path: Path) -> None:
     settings = {**SOON, "transactionCheckMax": 2}
     async with running_broker(tmp_path, **settings) as ready, peer_of(ready) as peer:

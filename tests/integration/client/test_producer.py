@@ -153,7 +153,6 @@ async def test_many_sends_at_once_share_one_connection(triomq_cluster: InProcess
     assert len(set(receipts.values())) == 200
 
 
-@pytest.mark.feature("65c")
 async def test_one_way(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Orders", queues=1)
     async with Producer(triomq_cluster.namesrv_address, group="orders") as producer:

@@ -62,14 +62,27 @@ async def read_all(namesrv: str, topic: str, count: int) -> list[tuple[bytes, di
     return found
 
 
+@pytest.mark.feature("65c")
+async def test_a_one_way_send_waits_for_no_answer_and_hears_of_no_refusal() -> None:
+    async with scripted_cluster() as cluster, producer(cluster, send_timeout=60) as p:
+        broker = cluster.broker
+        for number, play in enumerate((never, refuse(ResponseCode.MESSAGE_ILLEGAL))):
+            broker.script[SEND] = play
+            with trio.fail_after(20):
+                await p.send_oneway("T", b"x")
+                while broker.count(SEND) == number:
+                    await trio.sleep(0.002)
+        assert [request.oneway for request in broker.asked if request.code == SEND] == [True, True]
+
+
 # -- latency fault tolerance
 # ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.feature(67, "68b")
-async def test_a_slow_broker_gets_fewer_messages() -> None:
-    """A latency of 0.2 s leaves it out for half a minute here; without the setting both get the
-    same.
+@pytest.mark.feature("67a", "67b", "68b")
+async def test_a_slow_broker_gets_no_messages_for_a_while() -> None:
+    """A latency of 0.2 s leaves it out for half a minute, or half a second, here. Without the
+    setting both get the same, and so do brokers that are quick enough.
     """
     async with scripted_cluster(2) as cluster:
         slow, quick = cluster.brokers
@@ -90,6 +103,20 @@ async def test_a_slow_broker_gets_fewer_messages() -> None:
             assert (
                 await p.send("T", b"x", queue=MessageQueue("T", slow.name, 0))
             ).queue.broker_name == slow.name
+        async with producer(
+            cluster, latency_faults=True, latency_max=[0.2], not_available=[0.5]
+        ) as p:
+            await p.send("T", b"x", queue=MessageQueue("T", slow.name, 0))
+            slow.script[SEND] = lambda request: sent()
+            assert (await p.send("T", b"x")).queue.broker_name == quick.name
+            with trio.fail_after(30):
+                while (await p.send("T", b"x")).queue.broker_name == quick.name:
+                    await trio.sleep(0.01)
+        async with producer(
+            cluster, latency_faults=True, latency_max=[20.0], not_available=[30.0]
+        ) as p:
+            counts = Counter([(await p.send("T", b"x")).queue.broker_name for _ in range(8)])
+            assert counts == {slow.name: 4, quick.name: 4}
 
 
 async def test_a_hung_broker_costs_one_send_its_time_and_a_keyed_send_names_it() -> None:

@@ -65,12 +65,16 @@ async def test_messages_come_at_their_times_unless_they_are_taken_back() -> None
 def test_the_other_interfaces_take_back_too() -> None:
     async def with_asyncio(namesrv: str) -> None:
         async with aio.Producer(namesrv, group="g") as producer:
-            await producer.recall(await producer.send("Numbers", b"x", delay=1))
+            await producer.recall(await producer.send("T", b"recalled", delay=1, queue=0))
 
     with cluster_in_a_thread(settings=RECALLS) as namesrv:
         with sync.Producer(namesrv, group="g") as producer:
-            producer.recall(producer.send("Numbers", b"x", deliver_at=soon(1)))
-        asyncio.run(with_asyncio(namesrv))
+            producer.recall(producer.send("T", b"recalled", deliver_at=soon(1), queue=0))
+            asyncio.run(with_asyncio(namesrv))
+            producer.send("T", b"after both", delay=1.1, queue=0)
+        with sync.PullConsumer(namesrv, group="reader", consume_from="first") as consumer:
+            consumer.assign(consumer.queues("T"))
+            assert [message.body for message in consumer.poll(timeout=30)] == [b"after both"]
 
 
 async def test_brokers_without_timers_give_a_typed_error() -> None:

@@ -37,6 +37,22 @@ async def change(client: GrpcClient, message: pb.Message, seconds: float) -> Any
     return await client.call("ChangeInvisibleDuration", request)
 
 
+@pytest.mark.feature("145a")
+async def test_a_receive_gives_at_most_as_many_messages_as_it_asks_for(tmp_path: Path) -> None:
+    async with grpc_broker(tmp_path, **FAST) as broker:
+        client = broker.client()
+        for number in range(24):
+            await client.send(client.message(b"%02d" % number))
+        sizes: list[int] = []
+        found: list[bytes] = []
+        while len(found) < 24:
+            _, messages = await client.receive(batch_size=10)
+            sizes.append(len(messages))
+            found += [message.body for message in messages]
+        assert max(sizes) == 10
+        assert sorted(found) == [b"%02d" % number for number in range(24)]
+
+
 async def test_an_unacknowledged_message_comes_again_and_an_acknowledged_one_does_not(
     tmp_path: Path,
 ) -> None:

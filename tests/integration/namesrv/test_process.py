@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trio
 from frames import FrameClient
+from processes import free_port
 
 from triomq.remoting.properties_file import parse_properties
 from triomq.remoting.protocol.codes import RequestCode as Code
@@ -82,7 +83,7 @@ def test_effective_configuration_is_printed_and_can_be_used(tmp_path: Path) -> N
     assert run(tmp_path, "-c", str(again), "--print-config").stdout == printed.stdout
 
 
-@pytest.mark.feature("149b")
+@pytest.mark.feature("149d")
 @pytest.mark.parametrize(
     ("arguments", "text", "code", "line"),
     [
@@ -186,13 +187,15 @@ def test_unknown_options_are_usage_errors(tmp_path: Path) -> None:
         assert done.stderr.startswith("usage: mqnamesrv")
 
 
+@pytest.mark.feature("149a")
 async def test_it_serves_warns_and_stops_on_sigterm(tmp_path: Path) -> None:
-    file = tmp_path / "n.conf"
-    file.write_text("serverCallbackExecutorThreads=4\nclientWorkerThreads=4\nclusterTest=true\n")
-    with started(tmp_path, "-c", str(file), "-p", "0", "--log-dir", str(tmp_path / "logs")) as (
-        process,
-        port,
-    ):
+    file, configured = tmp_path / "n.conf", free_port()
+    file.write_text(
+        f"listenPort={configured}\n"
+        "serverCallbackExecutorThreads=4\nclientWorkerThreads=4\nclusterTest=true\n"
+    )
+    with started(tmp_path, "-c", str(file), "--log-dir", str(tmp_path / "logs")) as (process, port):
+        assert port == configured
         async with FrameClient(port) as client:
             assert (await client.call(Code.GET_BROKER_CLUSTER_INFO)).code == 0
             process.send_signal(signal.SIGTERM)

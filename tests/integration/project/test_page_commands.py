@@ -372,16 +372,16 @@ PAGES = ("README.md", "README.zh-CN.md")
 
 
 @pytest.mark.slow
-@pytest.mark.feature("149a", "200b", "200c")
+@pytest.mark.feature("149b", "200b", "200c")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_servers_of_the_readme(page: str, shell: Shell) -> None:
     namesrv, broker = shell.ports.values()
     (shell.home / "broker.conf").write_text(
-        f"brokerName=broker-a\nlistenPort={broker}\nbrokerIP1=127.0.0.1\nstorePathRootDir={shell.home}/store\n"
+        f"brokerName=broker-c\nlistenPort={broker}\nbrokerIP1=127.0.0.1\nstorePathRootDir={shell.home}/store\n"
     )
     shell.start(of(page, "mqnamesrv", "-p"), namesrv)
     shell.start(of(page, "mqbroker", "-n", "127.0.0.1:9876", "-c", "broker.conf"), broker)
-    until(shell, of(page, "mqadmin", "cluster", "list"), "broker-a")
+    until(shell, of(page, "mqadmin", "cluster", "list"), "broker-c")
     address = f"127.0.0.1:{namesrv}"
     with SyncProducer(address, group="shop") as producer:
         receipt = producer.send("Orders", b"{}", keys=["order-17"])
@@ -390,7 +390,7 @@ def test_the_servers_of_the_readme(page: str, shell: Shell) -> None:
     ) as consumer:
         assert [message.body for message in consumer.poll(timeout=30)] == [b"{}"]
         consumer.commit()
-    assert "broker-a" in shell.run(of(page, "mqadmin", "topic", "status"))
+    assert "broker-c" in shell.run(of(page, "mqadmin", "topic", "status"))
     assert json.loads(shell.run(of(page, "mqadmin", "group", "lag")))
     shell.stop()
     shell.running.clear()

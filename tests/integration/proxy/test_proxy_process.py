@@ -97,6 +97,7 @@ def test_java_s_json_file_is_read_and_options_win(tmp_path: Path) -> None:
     assert run("-c", str(again), "-p").stdout == printed.stdout
 
 
+@pytest.mark.feature("149d")
 @pytest.mark.parametrize(
     ("content", "arguments", "line"),
     [
@@ -148,15 +149,24 @@ def test_it_is_not_ready_without_name_server() -> None:
         assert "no name server answered" in text
 
 
+@pytest.mark.feature("149c")
 async def test_probes_calls_and_an_orderly_stop(tmp_path: Path) -> None:
     async with proxied_cluster(tmp_path) as cluster:
-        monitor = free_port()
-        await trio.to_thread.run_sync(_work_and_stop, cluster.namesrv, monitor)
+        await trio.to_thread.run_sync(_work_and_stop, tmp_path, cluster.namesrv)
 
 
-def _work_and_stop(namesrv: str, monitor: int) -> None:
-    options = ["-DgrpcServerPort=0", "-DbindAddress=127.0.0.1", f"-DmonitorPort={monitor}"]
-    with started("-n", namesrv, *options) as (process, port):
+def _work_and_stop(folder: Path, namesrv: str) -> None:
+    configured, monitor = free_port(), free_port()
+    settings = {
+        "namesrvAddr": namesrv,
+        "grpcServerPort": configured,
+        "bindAddress": "127.0.0.1",
+        "monitorPort": monitor,
+    }
+    file = folder / "rmq-proxy.json"
+    file.write_text(json.dumps(settings))
+    with started("-pc", str(file)) as (process, port):
+        assert port == configured
         assert page(monitor, "/ready")[0] == 200
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             client = GrpcClient(channel, "probe")

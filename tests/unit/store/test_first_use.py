@@ -34,7 +34,7 @@ def faults_of_a_map(path: Path) -> int:
             return faults() - before
 
 
-@pytest.mark.feature(35)
+@pytest.mark.feature("35a")
 async def test_a_new_segment_is_used_without_page_faults(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "store", segment_size_bytes=SEGMENT, index_enabled=False)
     async with open_store(config) as store:
