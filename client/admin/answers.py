@@ -10,6 +10,7 @@ import attrs
 from triomq.client.admin.errors import NoBrokerAnswered
 from triomq.client.errors import BrokerError, TrioMQError, from_remoting
 from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.short_repr import short_names
 
 if TYPE_CHECKING:
     from triomq.remoting.protocol.bodies.schema import JsonBody
@@ -24,9 +25,9 @@ H = TypeVar("H")
 class Answers(Generic[T]):
     """The answers of several servers, by the caller's label."""
 
-    values: Mapping[str, T]
+    values: Mapping[str, T] = attrs.field(repr=short_names)
     """of the servers that answered"""
-    failures: Mapping[str, TrioMQError]
+    failures: Mapping[str, TrioMQError] = attrs.field(repr=short_names)
     """of the others"""
 
     @property

@@ -11,13 +11,14 @@ from triomq.client.admin.errors import TraceTopicMissing
 from triomq.client.errors import RouteNotFound
 from triomq.client.trace.trace_events import TraceEvent, read_events
 from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.short_repr import short_count
 
 
 @attrs.frozen
 class MessageHistory:
     """What happened to messages."""
 
-    events: list[TraceEvent]
+    events: list[TraceEvent] = attrs.field(repr=short_count)
     """in order of time"""
     answers: Answers[list[StoredMessage]]
     """the trace messages, by broker name"""

@@ -21,6 +21,7 @@ from triomq.client.trace.trace_records import (
 from triomq.remoting.errors import ProtocolError
 from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.protocol.short_repr import short_text, short_value
 
 
 @attrs.frozen(kw_only=True)
@@ -39,8 +40,8 @@ class TraceEvent:
     success: bool | None = None
     """None of a handler whose end has no record (yet)"""
     topic: str | None = None
-    tag: str | None = None
-    keys: tuple[str, ...] = ()
+    tag: str | None = attrs.field(default=None, repr=short_text)
+    keys: tuple[str, ...] = attrs.field(default=(), repr=short_value)
     store_host: str | None = None
     offset_message_id: str | None = None
     body_bytes: int | None = None

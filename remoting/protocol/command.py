@@ -20,6 +20,7 @@ from triomq.remoting.protocol.codes import (
 from triomq.remoting.protocol.fields import codec_of
 from triomq.remoting.protocol.framing import split_frame
 from triomq.remoting.protocol.header_json_fast import FRAME_HEAD, HeadEncoder, compile_head_encoder
+from triomq.remoting.protocol.short_repr import short_bytes, short_names, short_text
 from triomq.remoting.protocol.structs import msgspec
 
 H = TypeVar("H")
@@ -49,6 +50,13 @@ class Command(msgspec.Struct, eq=False, gc=False):
     ext: dict[str, str] | None = None
     body: bytes | memoryview = b""
     serialize: SerializeType = _JSON_TYPE
+
+    def __repr__(self) -> str:
+        return (
+            f"Command(code={self.code}, opaque={self.opaque}, flag={self.flag},"
+            f" remark={short_text(self.remark)}, ext={short_names(self.ext or {})},"
+            f" body={short_bytes(self.body)})"
+        )
 
     def encode(self) -> bytes:
         """Return the whole frame; see ``encode_command``."""

@@ -28,6 +28,15 @@ def short_count(value: Sized) -> str:
     return f"<{len(value):,}>"
 
 
+def short_value(value: object) -> str:
+    """Return the repr of a value, cut off if it is a long text or has many elements."""
+    if isinstance(value, str):
+        return short_text(value)
+    if isinstance(value, Sized) and len(value) > NAMES_MAX:
+        return short_count(value)
+    return repr(value)
+
+
 def masked(value: str) -> str:
     """Return the first characters of a key: enough to distinguish two."""
     return repr(f"{value[:3]}…")

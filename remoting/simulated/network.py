@@ -41,7 +41,7 @@ class Socket(Protocol):
         """Hear that a machine has lost this connection, if there is no room to send more."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Machine:
     """A machine until it is killed or loses power; its successor has its name and address."""
 
@@ -59,6 +59,9 @@ class Machine:
     """Its tasks that would run if it were not paused."""
     sockets: dict[int, Socket] = attrs.field(factory=dict)
     listeners: dict[int, Any] = attrs.field(factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<machine {self.name}, {self.address}>"
 
     def start(
         self,
@@ -170,7 +173,7 @@ class Wire:
             self.network.at(due, self.deliver)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SimulatedNetwork:
     """All machines, and the packets under way between them. Its methods make faults.
 
@@ -204,6 +207,9 @@ class SimulatedNetwork:
 
     def __attrs_post_init__(self) -> None:
         self.descriptors = Descriptors(self.random)
+
+    def __repr__(self) -> str:
+        return f"<simulated network of {len(self.machines)} machines>"
 
     def machine(self, name: str) -> Machine:
         """Switch a machine on and return it."""

@@ -30,6 +30,7 @@ from triomq.remoting.protocol.fastjson import (
     object_key_map,
 )
 from triomq.remoting.protocol.fields import LIMITS
+from triomq.remoting.protocol.short_repr import short_value
 
 Reader: TypeAlias = Callable[[Any], Any]
 Writer: TypeAlias = Callable[[Any, bool], Any]
@@ -76,7 +77,8 @@ class JsonBody:
     def __repr__(self) -> str:
         names = [field.name for field in attrs.fields(cast("Any", type(self)))]
         shown = ", ".join(
-            f"{name}={value!r}" for name, value in zip(names, self._values(), strict=True)
+            f"{name}={short_value(value)}"
+            for name, value in zip(names, self._values(), strict=True)
         )
         return f"{type(self).__name__}({shown})"
 

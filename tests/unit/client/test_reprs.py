@@ -9,6 +9,7 @@ import enum
 import inspect
 import random
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,18 @@ def leased() -> LeasedMessage:
     return LeasedMessage(stored(7), lease, None, None)  # type: ignore[arg-type]
 
 
+def network() -> triomq.testing.SimulatedNetwork:
+    current: ContextVar[triomq.testing.Machine] = ContextVar("current")
+    return triomq.testing.SimulatedNetwork(random.Random(7), current, len)
+
+
+def event() -> triomq.TraceEvent:
+    return triomq.TraceEvent(
+        kind="Pub", message_id="7F" * 16, group="g", client_host="a", timestamp=0, tag=LONG
+    )
+
+
+MANY = triomq.Answers({f"broker-{number}": [stored()] for number in range(2_000)}, {})
 PROXY = '{"addr": "host:1080", "username": "u", "password": "SOCKSPASSWORD"}'
 MANY_PROXIES = SocksProxies.parse(
     "{" + ", ".join(f'"10.0.{number}.0/24": {PROXY}' for number in range(200)) + "}"
@@ -188,6 +201,26 @@ EXAMPLES: dict[type, Callable[[], Any]] = {
             ),
         )
     },
+    **{kind: kind for kind in (triomq.Busy, triomq.Done, Trace)},
+    triomq.Answers: lambda: MANY,
+    triomq.BrokerAddress: lambda: triomq.BrokerAddress("DefaultCluster", "broker-a", 0, "a:1"),
+    triomq.ClusterTable: lambda: triomq.ClusterTable(
+        cluster_addr_table={str(queue): [] for queue in QUEUES}
+    ),
+    triomq.Command: lambda: triomq.Command(
+        code=310, ext={"accessKey": SECRETS["access_key"]}, body=BODY
+    ),
+    triomq.ConsumeStats: lambda: triomq.ConsumeStats(dict.fromkeys(QUEUES)),  # type: ignore[arg-type]
+    triomq.ConsumerConnection: lambda: triomq.ConsumerConnection(connections=[LONG] * 9),  # type: ignore[list-item]
+    triomq.MessageHistory: lambda: triomq.MessageHistory([event()] * 9, MANY),
+    triomq.ProducerConnection: lambda: triomq.ProducerConnection([LONG] * 9),  # type: ignore[list-item]
+    triomq.SubscriptionGroupConfig: lambda: triomq.SubscriptionGroupConfig(group_name=LONG),
+    triomq.TopicConfig: lambda: triomq.TopicConfig(topic_name=LONG),
+    triomq.TopicRoute: lambda: triomq.TopicRoute([LONG] * 9, [LONG] * 9),  # type: ignore[list-item]
+    triomq.TopicStats: lambda: triomq.TopicStats(dict.fromkeys(QUEUES)),  # type: ignore[arg-type]
+    triomq.TraceEvent: lambda: event(),
+    triomq.testing.Machine: lambda: triomq.testing.Machine(network(), "broker", "10.0.0.1"),
+    triomq.testing.SimulatedNetwork: lambda: network(),
     triomq.OnceStatistics: lambda: triomq.OnceStatistics(1, 2, 3, 4, 5),
     triomq.SqliteOnceStore: lambda: triomq.SqliteOnceStore("once.db"),
     triomq.PostgresqlOnceStore: lambda: triomq.PostgresqlOnceStore(
