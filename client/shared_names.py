@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from triomq.client.admin.admin import BrokerAddress
     from triomq.client.admin.answers import Answers
+    from triomq.client.admin.broker_address import BrokerAddress
     from triomq.client.admin.cleaning import Cleaning
     from triomq.client.admin.errors import (
         BrokerMissing,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NoBrokerAnswered,
         TraceTopicMissing,
     )
+    from triomq.client.admin.missing import BrokerLeft
     from triomq.client.admin.traces import MessageHistory
     from triomq.client.config import (
         ClientSettings,
@@ -104,6 +105,7 @@ __all__ = [
     "BrokerBusy",
     "BrokerError",
     "BrokerFailed",
+    "BrokerLeft",
     "BrokerMissing",
     "BrokerNotFound",
     "BrokerStopping",
@@ -159,6 +161,7 @@ __all__ = [
     "MessageQueue",
     "MessageRefused",
     "MessageView",
+    "MissingBroker",
     "Mode",
     "NoBrokerAnswered",
     "NoNameServer",
@@ -249,7 +252,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "triomq.client.admin.admin": ("BrokerAddress",),
+    "triomq.client.admin.broker_address": ("BrokerAddress",),
+    "triomq.client.admin.missing": ("BrokerLeft", "MissingBroker"),
     "triomq.client.admin.answers": ("Answers",),
     "triomq.client.admin.cleaning": ("Cleaning",),
     "triomq.client.admin.errors": (

@@ -88,7 +88,12 @@ async def run_namesrv(
             filter_factory=sniffer.filter if sniffer is not None else None,
             request_hooks=tuple(request_hooks),
         ),
-        handler_table(brokers, topics, KvRequests(kv), ConfigRequests(running, routes, saved)),
+        handler_table(
+            brokers,
+            topics,
+            KvRequests(kv, brokers.missing, _now_ms),
+            ConfigRequests(running, routes, saved),
+        ),
         on_close=brokers.connection_closed,
         name="name server",
         places=budget.clients,

@@ -12,6 +12,7 @@ from triomq.namesrv.registration_requests import RegistrationRequests
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.monitor.metrics import Family, Sample, counter, gauge, samples_by_limit
 from triomq.remoting.monitor.program_figures import server_figures
+from triomq.remoting.protocol.bodies.cluster import MissingProcess
 from triomq.remoting.server.server import Server
 
 
@@ -43,8 +44,15 @@ class NamesrvSource:
                 name: {str(broker_id): address for broker_id, address in data.broker_addrs.items()}
                 for name, data in table.broker_addr_table.items()
             },
+            "missing": {
+                f"{gone.broker_name}:{gone.broker_id}": f"{gone.leave} {gone.seconds} s ago"
+                for gone in self._missing()
+            },
             "topics": len(self.routes.topic_names()),
         }
+
+    def _missing(self) -> list[MissingProcess]:
+        return self.brokers.missing.processes(self.brokers.now_ms())
 
     def figures(self) -> Iterator[Family]:
         samples = [
@@ -62,6 +70,23 @@ class NamesrvSource:
         ]
         yield gauge(
             "triomq_namesrv_broker", "1 for each broker process that is registered.", samples
+        )
+        yield gauge(
+            "triomq_namesrv_missing_broker",
+            "Seconds since a broker process left; it was registered in the last day.",
+            [
+                Sample(
+                    gone.seconds,
+                    {
+                        "cluster": gone.cluster,
+                        "broker": gone.broker_name,
+                        "broker_id": str(gone.broker_id),
+                        "address": gone.address,
+                        "leave": gone.leave,
+                    },
+                )
+                for gone in self._missing()
+            ],
         )
         yield gauge(
             "triomq_namesrv_topics", "Topics in the routes.", len(self.routes.topic_names())

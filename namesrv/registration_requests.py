@@ -28,6 +28,7 @@ from triomq.namesrv.broker_registration import (
 from triomq.namesrv.config import RunningConfig
 from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.min_broker_id_notices import MinBrokerIdNotices
+from triomq.namesrv.missing_brokers import Leave, MissingBrokers
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.errors import Rejected, RemoteProtocolError
 from triomq.remoting.limits import require_size
@@ -58,6 +59,11 @@ INLINE_BYTES_MAX = 128 * 1024
 """The largest registration that is decoded in the loop (15 ms); a thread decodes larger ones."""
 DEFLATED = b"\x78"
 """The first byte of a deflated (zlib) body."""
+_LEAVES = {
+    Leave.UNREGISTERED: "it unregistered",
+    Leave.CONNECTION_LOST: "its connection ended",
+    Leave.SILENT: "it was silent for too long",
+}
 NOTES_PER_PERIOD = 200
 """Log lines of one kind in ten seconds: every broker is logged in a large rolling restart."""
 
@@ -72,6 +78,7 @@ class RegistrationRequests:
     now_ms: Callable[[], int]
     limit: LogLimit
     notices: MinBrokerIdNotices | None = None
+    missing: MissingBrokers = attrs.field(factory=MissingBrokers)
     moved: int = attrs.field(default=0, init=False)
     """Registrations for the id or the address of another live broker, accepted or refused."""
     foreign_unregistrations: int = attrs.field(default=0, init=False)
@@ -244,6 +251,9 @@ class RegistrationRequests:
                 broker,
             )
             return Response(header=RegisterBrokerResponseHeader())
+        self.missing.registered(
+            header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
+        )
         if registered.outcome is Outcome.NEW and table is not None:
             self._note("%s registered %d topics", broker, len(table.topic_config_table))
         order = (
@@ -316,7 +326,10 @@ class RegistrationRequests:
         departed = self.routes.unregister(
             header.cluster_name, header.broker_name, header.broker_addr, header.broker_id
         )
-        self._log_departed([] if departed is None else [departed], "it unregistered")
+        if departed is not None:
+            self._departed([departed], Leave.UNREGISTERED)
+        else:
+            self.missing.unregistered(header.cluster_name, header.broker_name, header.broker_addr)
         return Response()
 
     def heartbeat(self, request: Request) -> Response:
@@ -352,19 +365,21 @@ class RegistrationRequests:
 
     def connection_closed(self, connection: Connection) -> None:
         """Remove the brokers that last registered on a connection that has closed."""
-        self._log_departed(self.routes.lost(connection), "its connection ended")
+        self._departed(self.routes.lost(connection), Leave.CONNECTION_LOST)
 
     def expire(self) -> None:
         """Remove the brokers that were silent for too long, and close their connections."""
         departed, owners = self.routes.expire(self.now_ms())
-        self._log_departed(departed, "it was silent for too long")
+        self._departed(departed, Leave.SILENT)
         for owner in owners:
             if isinstance(owner, Connection):
                 owner.close("the broker was silent for too long")
 
-    def _log_departed(self, departed: Sequence[Departed], reason: str) -> None:
+    def _departed(self, departed: Sequence[Departed], leave: Leave) -> None:
+        now_ms = self.now_ms()
         for gone in departed:
-            self._note("%s left: %s", gone, reason)
+            self.missing.left(gone, leave, now_ms)
+            self._note("%s left: %s", gone, _LEAVES[leave])
         self._notify_min_ids()
 
     def _notify_min_ids(self) -> None:

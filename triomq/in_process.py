@@ -22,7 +22,8 @@ import trio
 from triomq.broker.app import BrokerReady, run_broker
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
-from triomq.client.admin.admin import Admin, BrokerAddress
+from triomq.client.admin.admin import Admin
+from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.background import open_background, sole_error
 from triomq.client.errors import TrioMQError
 from triomq.namesrv.app import run_namesrv

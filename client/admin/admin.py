@@ -24,8 +24,11 @@ import trio
 
 from triomq.client.admin import groups, messages, topics
 from triomq.client.admin.answers import Answers, read_body, read_header
+from triomq.client.admin.broker_address import BrokerAddress, registered
 from triomq.client.admin.cleaning import Cleaning
 from triomq.client.admin.errors import BrokerMissing, ClusterNotFound
+from triomq.client.admin.missing import BrokerLeft, MissingBroker
+from triomq.client.admin.missing_search import MissingSearch
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.admin.traces import MessageHistory, message_history
 from triomq.client.errors import (
@@ -48,7 +51,7 @@ from triomq.remoting.protocol.bodies.groups import (
     SubscriptionGroupTable,
 )
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats, TopicStats
-from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, MessageQueue, TopicRoute
+from triomq.remoting.protocol.bodies.route import PERM_READ, MessageQueue, TopicRoute
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames
 from triomq.remoting.protocol.codes import RequestCode
@@ -66,8 +69,8 @@ from triomq.remoting.protocol.headers.query import (
     QueryMessageHeader,
     ViewMessageHeader,
 )
-from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader, PutKvConfigHeader
-from triomq.remoting.protocol.headers.topic import DeleteTopicHeader, TopicHeader
+from triomq.remoting.protocol.headers.route import GetRouteHeader, PutKvConfigHeader
+from triomq.remoting.protocol.headers.topic import TopicHeader
 from triomq.remoting.protocol.names import ORDER_TOPIC_CONFIG, TRACE_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.short_repr import short_text
@@ -78,16 +81,6 @@ DEFAULT_QUEUES = topics.DEFAULT_QUEUES
 CLIENT_TIMEOUT_SECONDS = 15.0
 """a broker waits 10 s for a client before it gives up"""
 T = TypeVar("T")
-
-
-@attrs.frozen(order=True)
-class BrokerAddress:
-    """One broker process: ``id`` 0 is the master of its name."""
-
-    cluster: str
-    name: str
-    id: int
-    address: str
 
 
 class Admin:
@@ -130,6 +123,7 @@ class Admin:
         self._open_requests = AdminRequests(
             connector, self.namesrv_addresses, self._timeout_seconds
         )
+        self._missing = MissingSearch(self._open_requests)
         return self
 
     async def __aexit__(
@@ -190,18 +184,25 @@ class Admin:
         Raises: ClusterNotFound.
         """
         table = await self.cluster()
-        if cluster is not None and cluster not in table.cluster_addr_table:
-            raise ClusterNotFound(cluster, table.cluster_addr_table)
-        found = [
-            BrokerAddress(owner, name, broker_id, address)
-            for owner, names in table.cluster_addr_table.items()
-            if cluster in (None, owner)
-            for name in names
-            if name in table.broker_addr_table
-            for broker_id, address in table.broker_addr_table[name].broker_addrs.items()
-            if broker_id == MASTER_ID or not masters_only
-        ]
-        return sorted(found)
+        known = table.cluster_addr_table
+        if cluster is not None and cluster not in known and not await self.missing_brokers(cluster):
+            raise ClusterNotFound(cluster, known)
+        return registered(table, cluster, masters_only=masters_only)
+
+    async def missing_brokers(self, cluster: str | None = None) -> list[MissingBroker] | None:
+        """Return the brokers that were registered in the last day and are not any more.
+
+        None: no name server remembers brokers; RocketMQ's do not.
+        """
+        return await self._missing.find(cluster)
+
+    async def forget_broker(self, name: str) -> Answers[Command]:
+        """Stop counting the brokers of a name as missing, at every name server.
+
+        Raises: BrokerMissing if none of that name counts as missing.
+        """
+        await self.cluster()  # fails if no name server answers
+        return await self._missing.forget(name)
 
     async def _masters(self, cluster: str | None, address: str | None) -> list[str]:
         """Return the given address, or those of all masters of a cluster (None: of all)."""
@@ -273,7 +274,7 @@ class Admin:
         ``queues``: per master. ``read_queues`` and ``write_queues`` differ from it only while a
         topic is shrunk.
 
-        Raises: TrioMQError if any master refuses or does not answer.
+        Raises: TrioMQError if any registered master refuses or does not answer.
         """
         answers = await self.update_topic(
             topic,
@@ -283,7 +284,8 @@ class Admin:
             attributes=attributes,
         )
         for error in answers.failures.values():
-            raise error
+            if not isinstance(error, BrokerLeft):
+                raise error
 
     async def update_topic(
         self,
@@ -322,7 +324,7 @@ class Admin:
         )
         with trio.move_on_after(self._timeout_seconds):
             await self.wait_route(topic, answers.values)
-        return answers
+        return answers if address else await self._missing.masters_of(cluster, answers)
 
     async def wait_route(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
         """Wait until every name server that answers shows these settings, by broker address."""
@@ -351,17 +353,8 @@ class Admin:
         Returns: the answers by address.
         """
         brokers = [broker.address for broker in await self.brokers(cluster)]
-        namesrvs, ask = self.namesrv_addresses, self._requests.servers
-        header = DeleteTopicHeader(topic=topic)
-        at_brokers = await ask(brokers, RequestCode.DELETE_TOPIC_IN_BROKER, header)
-        header = DeleteTopicHeader(topic=topic, cluster_name=cluster)
-        at_namesrvs = await ask(namesrvs, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
-        order = KvConfigHeader(namespace=ORDER_TOPIC_CONFIG, key=topic)
-        await ask(namesrvs, RequestCode.DELETE_KV_CONFIG, order)
-        return Answers(
-            {**at_brokers.values, **at_namesrvs.values},
-            {**at_brokers.failures, **at_namesrvs.failures},
-        )
+        answers = await topics.delete(self._requests, topic, brokers, cluster)
+        return await self._missing.masters_of(cluster, answers)
 
     async def topic_stats(self, topic: str) -> Answers[TopicStats]:
         """Return the first and next offsets of a topic's queues, by broker name."""
@@ -420,7 +413,8 @@ class Admin:
             await self._requests.server(target, code, body=new.encode())
             return new
 
-        return await self._requests.fan_out(await self._masters(cluster, address), update)
+        answers = await self._requests.fan_out(await self._masters(cluster, address), update)
+        return answers if address else await self._missing.masters_of(cluster, answers)
 
     async def group_config(self, group: str, address: str) -> SubscriptionGroupConfig | None:
         """Return a group's settings at one broker, None if the broker does not know the group."""
@@ -434,7 +428,7 @@ class Admin:
             table = await self._requests.body(SubscriptionGroupTable, address, code)
             return sorted(table.subscription_group_table)
 
-        return await self._requests.fan_out(await self.leaders(), names)
+        return await self._at_leaders(names)
 
     async def consume_stats(self, group: str, topic: str | None = None) -> Answers[ConsumeStats]:
         """Return a group's offsets per queue, by broker name.
@@ -449,7 +443,13 @@ class Admin:
             except (GroupNotFound, TopicNotFound):
                 return ConsumeStats()
 
-        return await self._requests.fan_out(await self.leaders(), stats)
+        return await self._at_leaders(stats)
+
+    async def _at_leaders(self, call: Callable[[str], Awaitable[T]]) -> Answers[T]:
+        """Run ``call(address)`` for every broker name; one without any process is a failure."""
+        leaders = await self.leaders()
+        answers = await self._requests.fan_out(leaders, call)
+        return await self._missing.names_beside(leaders, answers)
 
     async def consumer_connections(
         self, group: str, address: str | None = None

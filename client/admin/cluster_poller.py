@@ -15,12 +15,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import attrs
 import trio
 
-from triomq.client.admin.admin import Admin, BrokerAddress
+from triomq.client.admin.admin import Admin
 from triomq.client.admin.answers import read_body
+from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.cluster_view import (
     TABLE_ROWS_MAX,
     BrokerRow,
@@ -30,6 +32,8 @@ from triomq.client.admin.cluster_view import (
     group_rows,
     topic_rows,
 )
+from triomq.client.admin.missing import MissingBroker
+from triomq.client.admin.missing_search import KNOWN_SECONDS
 from triomq.client.errors import BrokerError, TrioMQError
 from triomq.client.failure_log import FailureLog
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
@@ -50,6 +54,7 @@ FORGET_EVERY = 10 * TABLES_EVERY
 SAMPLES_MAX = 120
 GONE_SECONDS = 3600.0
 """how long a broker stays on the pages that is not registered any more"""
+JUST_NOW_SECONDS = 2 * KNOWN_SECONDS
 BROKERS_MAX = 2000
 """brokers that are polled"""
 FOREVER_SECONDS = 1e9
@@ -65,7 +70,7 @@ class RateSample:
 
 
 def _gone(before: Iterable[BrokerRow], present: Sequence[BrokerRow], now: float) -> list[BrokerRow]:
-    """Return the brokers that are not registered any more.
+    """Return the brokers that are not registered any more, at name servers that do not remember.
 
     Name servers drop a broker that dies; its absence must be seen. One that came back at another
     address is not gone.
@@ -78,6 +83,42 @@ def _gone(before: Iterable[BrokerRow], present: Sequence[BrokerRow], now: float)
         if row.address not in addresses and (row.cluster, row.name, row.id) not in places
     ]
     return [row for row in missing if now - (row.gone_since or now) < GONE_SECONDS][:BROKERS_MAX]
+
+
+def _remembered(
+    missing: Iterable[MissingBroker],
+    present: Sequence[BrokerRow],
+    gone: Iterable[BrokerRow],
+    before: Mapping[str, BrokerRow],
+    now: float,
+) -> list[BrokerRow]:
+    """Return the brokers that the name servers remember, with what they last told.
+
+    ``gone``: those missing in the list of brokers. One that left just now may be younger than the
+    answer about missing brokers.
+    """
+    addresses = {row.address for row in present}
+    told = [
+        BrokerRow(
+            cluster=one.cluster,
+            name=one.name,
+            id=one.id,
+            address=one.address,
+            status=None if (old := before.get(one.address)) is None else old.status,
+            seen_at=None if old is None else old.seen_at,
+            failure=one.since,
+            gone_since=now - one.seconds,
+        )
+        for one in missing
+        if one.address not in addresses
+    ]
+    addresses.update(row.address for row in told)
+    just_now = [
+        row
+        for row in gone
+        if row.address not in addresses and now - (row.gone_since or now) < JUST_NOW_SECONDS
+    ]
+    return [*told, *just_now][:BROKERS_MAX]
 
 
 @attrs.define(eq=False)
@@ -131,6 +172,7 @@ class ClusterPoller:
         statuses: dict[str, Mapping[str, str]] = {}
         reasons: dict[str, str] = {}
         servers: dict[str, str | None] = {}
+        missing: list[MissingBroker] | None = None
         late = f"no answer within {self.poll_deadline_seconds:g} s"
 
         async def status_of(address: str) -> None:
@@ -147,8 +189,14 @@ class ClusterPoller:
             except TrioMQError as error:
                 servers[address] = str(error)
 
+        async def find_missing() -> None:
+            nonlocal missing
+            with suppress(TrioMQError):
+                missing = await self.polling.missing_brokers()
+
         with trio.move_on_after(self.poll_deadline_seconds):
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(find_missing)
                 for server in self.polling.namesrv_addresses:
                     nursery.start_soon(look_at, server)
                 try:
@@ -178,7 +226,10 @@ class ClusterPoller:
             )
         if addresses is None and failure is None:
             failure = late
-        rows = sorted([*rows, *_gone(before.values(), rows, now)], key=lambda row: row.sort_key)
+        gone = _gone(before.values(), rows, now)
+        if missing is not None:
+            gone = _remembered(missing, rows, gone, before, now)
+        rows = sorted([*rows, *gone], key=lambda row: row.sort_key)
         self.view = attrs.evolve(
             self.view,
             brokers=tuple(rows),

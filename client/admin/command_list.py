@@ -131,6 +131,7 @@ LIST: Mapping[str, Listed] = {
         "drain", "cluster", "stop writes to a broker, and wait until its messages are read"
     ),
     "brokerUndrain": Listed("drain", "cluster", "give a drained broker back to its clients"),
+    "brokerForget": Listed("drain", "cluster", "stop counting a broker as missing"),
     "wipeWritePerm": Listed(
         "permission",
         "cluster",

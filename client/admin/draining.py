@@ -36,7 +36,8 @@ from triomq.remoting.protocol.headers.route import (
 from triomq.remoting.protocol.names import is_system_group
 
 if TYPE_CHECKING:
-    from triomq.client.admin.admin import Admin, BrokerAddress
+    from triomq.client.admin.admin import Admin
+    from triomq.client.admin.broker_address import BrokerAddress
 
 NAMESPACE = "TRIOMQ_DRAIN"
 """of the name servers' key-value table: broker name → ``Drained.text``"""

@@ -28,19 +28,22 @@ class ClusterNotFound(TrioMQError):
 class BrokerMissing(TrioMQError):
     """No broker of that name exists, or none with the wanted topic."""
 
-    def __init__(self, name: str, known: Iterable[str], where: str = "in the cluster") -> None:
-        super().__init__(name, tuple(known), where)
+    def __init__(
+        self,
+        name: str,
+        known: Iterable[str],
+        where: str = "in the cluster",
+        none: str = "none is registered; start one with `mqbroker -n ADDRESSES`",
+    ) -> None:
+        super().__init__(name, tuple(known), where, none)
         self.name = name
         self.known = tuple(sorted(known))
         self.where = where
+        self.none = none
 
     def __str__(self) -> str:
         """Name the brokers that exist."""
-        known = (
-            f"use one of {', '.join(self.known)}"
-            if self.known
-            else "none is registered; start one with `mqbroker -n ADDRESSES`"
-        )
+        known = f"use one of {', '.join(self.known)}" if self.known else self.none
         return f"there is no broker {self.name!r} {self.where}: {known}"
 
 

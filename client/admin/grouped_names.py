@@ -27,6 +27,7 @@ DECLARED: Mapping[str, Mapping[str, str]] = {
         "set": "updateBrokerConfig",
         "drain": "brokerDrain",
         "undrain": "brokerUndrain",
+        "forget": "brokerForget",
         "wipe-write": "wipeWritePerm",
         "add-write": "addWritePerm",
         "lag": "brokerConsumeStats",

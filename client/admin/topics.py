@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
 
+from triomq.client.admin.answers import Answers
 from triomq.client.errors import RequestNotSupported, TopicNotFound, TrioMQError
 from triomq.remoting.protocol.bodies.route import PERM_READ, PERM_WRITE, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import GetRouteHeader
-from triomq.remoting.protocol.headers.topic import CreateTopicHeader, TopicHeader
-from triomq.remoting.protocol.names import DEFAULT_TOPIC
+from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader
+from triomq.remoting.protocol.headers.topic import (
+    CreateTopicHeader,
+    DeleteTopicHeader,
+    TopicHeader,
+)
+from triomq.remoting.protocol.names import DEFAULT_TOPIC, ORDER_TOPIC_CONFIG
 
 if TYPE_CHECKING:
     from triomq.client.admin.requests import AdminRequests
+    from triomq.remoting.protocol.command import Command
 
 DEFAULT_QUEUES = 8
 DEFAULT_PERM = PERM_READ | PERM_WRITE
@@ -67,6 +73,23 @@ async def update(
     )
     await requests.server(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
     return new
+
+
+async def delete(
+    requests: AdminRequests, topic: str, brokers: Iterable[str], cluster: str | None
+) -> Answers[Command]:
+    """Delete a topic at these brokers, then at every name server, with its order configuration."""
+    namesrvs, ask = requests.namesrv_addresses, requests.servers
+    header = DeleteTopicHeader(topic=topic)
+    at_brokers = await ask(brokers, RequestCode.DELETE_TOPIC_IN_BROKER, header)
+    header = DeleteTopicHeader(topic=topic, cluster_name=cluster)
+    at_namesrvs = await ask(namesrvs, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
+    order = KvConfigHeader(namespace=ORDER_TOPIC_CONFIG, key=topic)
+    await ask(namesrvs, RequestCode.DELETE_KV_CONFIG, order)
+    return Answers(
+        {**at_brokers.values, **at_namesrvs.values},
+        {**at_brokers.failures, **at_namesrvs.failures},
+    )
 
 
 async def wait_route(

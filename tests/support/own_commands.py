@@ -6,6 +6,7 @@ OWN_COMMANDS = {
     "benchConsumer",
     "benchProducer",
     "brokerDrain",
+    "brokerForget",
     "brokerUndrain",
     "clusterApply",
     "clusterDiff",

@@ -10,9 +10,11 @@ from typing import Any
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_loop
 from triomq.client.admin import messages
-from triomq.client.admin.admin import DEFAULT_QUEUES, BrokerAddress
+from triomq.client.admin.admin import DEFAULT_QUEUES
 from triomq.client.admin.answers import Answers
+from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.cleaning import Cleaning
+from triomq.client.admin.missing import MissingBroker
 from triomq.client.admin.traces import MessageHistory
 from triomq.client.portal import in_loop
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
@@ -83,6 +85,14 @@ class Admin(AsyncioLifetime[client.Admin]):
         return await call_in_loop(
             self._portal, self._target.brokers, cluster, masters_only=masters_only
         )
+
+    async def missing_brokers(self, cluster: str | None = None) -> list[MissingBroker] | None:
+        """Return the brokers that were registered in the last day and are not any more."""
+        return await call_in_loop(self._portal, self._target.missing_brokers, cluster)
+
+    async def forget_broker(self, name: str) -> Answers[Command]:
+        """Stop counting the brokers of a name as missing, at every name server."""
+        return await call_in_loop(self._portal, self._target.forget_broker, name)
 
     async def broker_status(self, address: str) -> dict[str, str]:
         """Return the runtime counters of one broker; all values are texts."""

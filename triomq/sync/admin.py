@@ -9,9 +9,11 @@ from typing import Any
 
 from triomq import client
 from triomq.client.admin import messages
-from triomq.client.admin.admin import DEFAULT_QUEUES, BrokerAddress
+from triomq.client.admin.admin import DEFAULT_QUEUES
 from triomq.client.admin.answers import Answers
+from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.cleaning import Cleaning
+from triomq.client.admin.missing import MissingBroker
 from triomq.client.admin.traces import MessageHistory
 from triomq.client.portal import in_loop
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
@@ -84,6 +86,16 @@ class Admin(BlockingLifetime[client.Admin]):
     ) -> list[BrokerAddress]:
         """Return the brokers of one cluster or of all."""
         return self._portal.call(timeout, self._target.brokers, cluster, masters_only=masters_only)
+
+    def missing_brokers(
+        self, cluster: str | None = None, *, timeout: float | None = None
+    ) -> list[MissingBroker] | None:
+        """Return the brokers that were registered in the last day and are not any more."""
+        return self._portal.call(timeout, self._target.missing_brokers, cluster)
+
+    def forget_broker(self, name: str, *, timeout: float | None = None) -> Answers[Command]:
+        """Stop counting the brokers of a name as missing, at every name server."""
+        return self._portal.call(timeout, self._target.forget_broker, name)
 
     def broker_status(self, address: str, *, timeout: float | None = None) -> dict[str, str]:
         """Return the runtime counters of one broker; all values are texts."""

@@ -20,6 +20,7 @@ from triomq.client.admin.cluster_files.items import (
 from triomq.client.admin.documents import group_document, topic_document
 from triomq.client.admin.errors import MasterMissing
 from triomq.client.admin.export_files import broker_metadata
+from triomq.client.admin.missing import with_missing
 from triomq.client.errors import BrokerError, RequestNotSupported
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
@@ -29,7 +30,8 @@ from triomq.remoting.protocol.headers.auth import ListAclsHeader, ListUsersHeade
 from triomq.remoting.protocol.names import is_system_group
 
 if TYPE_CHECKING:
-    from triomq.client.admin.admin import Admin, BrokerAddress
+    from triomq.client.admin.admin import Admin
+    from triomq.client.admin.broker_address import BrokerAddress
 
 Items = Mapping[str, ItemSettings]
 NOT_CONFIGURED = "not configured"
@@ -70,6 +72,12 @@ async def read_cluster(
         and one.name in answers.values
         and answers.values[one.name].kinds[ItemKind.USERS] is not None
     }
+    lost = {
+        one.name: one
+        for one in await admin.missing_brokers(cluster) or ()
+        if one.id == 0 and one.name not in but
+    }
+    answers = with_missing(answers, lost)
     others = await admin.for_each(slaves, lambda place: _slave(admin, slaves[place]))
     return Answers({**answers.values, **others.values}, {**answers.failures, **others.failures})
 

@@ -16,10 +16,12 @@ from triomq.client.admin.command import (
     answered,
     table_of,
 )
+from triomq.client.admin.missing import MissingBroker, with_missing
 from triomq.client.admin.times import now_ms
 
 if TYPE_CHECKING:
-    from triomq.client.admin.admin import Admin, BrokerAddress
+    from triomq.client.admin.admin import Admin
+    from triomq.client.admin.broker_address import BrokerAddress
 
 Status = Mapping[str, str]
 
@@ -47,7 +49,7 @@ def _count(status: Status, key: str) -> int | None:
 
 
 def broker_row(
-    broker: BrokerAddress, status: Status | None, error: str | None, clock_ms: int
+    broker: BrokerAddress | MissingBroker, status: Status | None, error: str | None, clock_ms: int
 ) -> dict[str, Any]:
     """Return the row of one broker in clusterList; a value that it did not report is None."""
     known = status or {}
@@ -60,6 +62,7 @@ def broker_row(
         "address": broker.address,
         "reachable": status is not None,
         "error": error,
+        "missing": broker.since if isinstance(broker, MissingBroker) else None,
         "version": known.get("brokerVersionDesc"),
         "inTps": _number(known, "putTps"),
         "outTps": _number(known, "getTransferredTps", "getTransferedTps"),
@@ -119,7 +122,7 @@ TOTAL_COLUMNS = {
 def _load_cells(row: Mapping[str, Any]) -> list[str]:
     begin = [row["clusterName"], row["brokerName"], str(row["brokerId"]), row["address"]]
     if not row["reachable"]:
-        return [*begin, "no answer", "", "", "", "", "", "", ""]
+        return [*begin, row["missing"] or "no answer", "", "", "", "", "", "", ""]
     ack = (
         "N"
         if row["ackQueueSize"] is None
@@ -149,18 +152,23 @@ def _load_cells(row: Mapping[str, Any]) -> list[str]:
 
 async def cluster_list(admin: Admin, options: Values) -> Result:
     brokers = await admin.brokers(options.maybe_text("clusterName"))
-    answers = await admin.statuses(brokers)
+    missing = await admin.missing_brokers(options.maybe_text("clusterName")) or []
+    answers = with_missing(
+        await admin.statuses(brokers), {broker.address: broker for broker in missing}
+    )
     reasons = answers.reasons()
     clock = now_ms()
+    every: list[BrokerAddress | MissingBroker] = [*brokers, *missing]
+    every.sort(key=lambda one: (one.cluster, one.name, one.id))
     rows = [
         broker_row(broker, answers.values.get(broker.address), reasons.get(broker.address), clock)
-        for broker in brokers
+        for broker in every
     ]
     if options.flag("moreStats"):
         table = table_of(rows, TOTAL_COLUMNS)
     else:
         table = Table(LOAD_COLUMNS, [_load_cells(row) for row in rows])
-    notes = [] if brokers else [NO_BROKERS]
+    notes = [] if rows else [NO_BROKERS]
     return answered(answers, {"brokers": rows}, [table], notes=notes)
 
 
@@ -200,7 +208,7 @@ COMMANDS = (
         examples=("clusterList -n 127.0.0.1:9876", "clusterList --json"),
         document=(
             '{"brokers": [{"clusterName", "brokerName", "brokerId", "address", "reachable",'
-            ' "error", "version", "inTps", "outTps", "sendQueueSize", "sendQueueWaitMs",'
+            ' "error", "missing", "version", "inTps", "outTps", "sendQueueSize", "sendQueueWaitMs",'
             ' "pullQueueSize", "pullQueueWaitMs", "ackQueueSize", "ackQueueWaitMs",'
             ' "timerReadBehind", "timerOffsetBehind", "timerCongestion", "timerInTps",'
             ' "timerOutTps", "pageCacheLockMs", "oldestMessageHours", "diskRatio", "active",'
@@ -209,7 +217,10 @@ COMMANDS = (
         ),
         remarks=(
             "A broker that does not answer has a row that says so; an unknown value is never"
-            " shown as 0."
+            " shown as 0.\n"
+            "A broker that was registered in the last day and is not any more has a row that says"
+            " how and when it left, and the exit code is 3; `broker forget` ends that. RocketMQ's"
+            " name servers do not remember brokers."
         ),
     ),
     AdminCommand(

@@ -1,4 +1,4 @@
-"""The commands brokerDrain and brokerUndrain: a broker before and after its maintenance."""
+"""The commands brokerDrain and brokerUndrain (maintenance), and brokerForget (the end)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 
 from triomq.client.admin.accounts import names
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.admin.command import AdminCommand, Effect, Result, Table
+from triomq.client.admin.command import AdminCommand, Effect, Result, Table, answered
 from triomq.client.admin.counted import count_of
 from triomq.client.admin.draining import (
     Drained,
@@ -28,7 +28,8 @@ from triomq.client.errors import TrioMQError
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
 
 if TYPE_CHECKING:
-    from triomq.client.admin.admin import Admin, BrokerAddress
+    from triomq.client.admin.admin import Admin
+    from triomq.client.admin.broker_address import BrokerAddress
 
 LOOK_SECONDS = 1.0
 """pause between two looks at the lag: RocketMQ's consumers commit every 5 s"""
@@ -192,6 +193,14 @@ async def undrain(admin: Admin, options: Values) -> Result:
     )
 
 
+async def forget(admin: Admin, options: Values) -> Result:
+    name = options.text("broker")
+    answers = await admin.forget_broker(name)
+    told = sorted(answers.some())
+    line = f"{name} does not count as missing any more"
+    return answered(answers, {"brokerName": name, "nameServers": told}, [line])
+
+
 BROKER = Option("BROKER", "the broker's name, or its address host:port", required=True)
 PERMANENT = (
     "It changes the broker's setting brokerPermission, which lasts over its restart: name servers"
@@ -240,6 +249,21 @@ COMMANDS = (
         remarks=(
             "The broker gets the brokerPermission that it had before `broker drain`, registers, and"
             " all name servers show the permissions of its topics again."
+        ),
+    ),
+    AdminCommand(
+        name="brokerForget",
+        run=forget,
+        effect=Effect.CHANGES,
+        options=(Option("BROKER", "the broker's name", required=True),),
+        examples=("brokerForget broker-a",),
+        document='{"brokerName", "nameServers": [address], "failures": {address: reason}}',
+        remarks=(
+            "For a broker that is gone for good. Name servers remember for a day a broker that is"
+            " not registered any more; until then it counts as missing: `cluster list` and doctor"
+            " name it, and commands that would have asked it end with exit code 3. The memory is"
+            " also over when the broker, or another one at its address, registers.\n"
+            "A broker that is registered cannot be forgotten."
         ),
     ),
 )

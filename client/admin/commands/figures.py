@@ -19,7 +19,8 @@ from triomq.remoting.protocol.headers.client import ConsumerGroupHeader
 from triomq.remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
-    from triomq.client.admin.admin import Admin, BrokerAddress
+    from triomq.client.admin.admin import Admin
+    from triomq.client.admin.broker_address import BrokerAddress
 
 TPS = {
     "normalInTps": "totalNormalInTps",

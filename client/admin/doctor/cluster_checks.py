@@ -14,12 +14,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from triomq.client.admin.access import given_access
-from triomq.client.admin.admin import Admin, BrokerAddress
+from triomq.client.admin.admin import Admin
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Values
+from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.command import request_seconds
 from triomq.client.admin.doctor.endpoint_checks import endpoints
 from triomq.client.admin.draining import Drained, stored_drain
+from triomq.client.admin.missing import UNREGISTERED, MissingBroker
 from triomq.client.admin.times import seconds_text
 from triomq.client.errors import NoNameServer, TrioMQError
 from triomq.client.servers import namesrv_addresses
@@ -75,6 +77,7 @@ async def examine_cluster(values: Values) -> list[Finding]:
         brokers = await admin.brokers()
         findings += agreement(tables)
         findings += groups_of_brokers(brokers)
+        findings += missing(await admin.missing_brokers() or ())
         answered_at: dict[str, float] = {}
 
         async def status_of(address: str) -> dict[str, str]:
@@ -175,6 +178,21 @@ def groups_of_brokers(brokers: Iterable[BrokerAddress]) -> Iterator[Finding]:
         else:
             found = "master alone" if len(ids) == 1 else f"master and {len(ids) - 1} slaves"
             yield ok("cluster", name, found)
+
+
+def missing(brokers: Iterable[MissingBroker]) -> Iterator[Finding]:
+    """Name the brokers that left in the last day; one that was stopped in order is advice."""
+    for broker in brokers:
+        yield Finding(
+            Level.ADVICE if broker.leave == UNREGISTERED else Level.PROBLEM,
+            "broker",
+            f"{broker.name}:{broker.id} is missing",
+            f"{broker.since}, it was at {broker.address}",
+            f"start it again; if it is gone for good: `mqadmin broker forget {broker.name}`",
+            "nobody reads its messages meanwhile"
+            if broker.id == MASTER_ID
+            else "its master has a copy less",
+        )
 
 
 def traces(topics: Iterable[str]) -> Finding:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from triomq.client.admin.admin import Admin, BrokerAddress
+from triomq.client.admin.admin import Admin
+from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.commands.settings import read_settings
 from triomq.remoting.address import format_address, parse_address
 from triomq.remoting.client.dial import dial

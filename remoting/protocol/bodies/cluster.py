@@ -41,6 +41,33 @@ class KvTable(JsonBody):
     table: dict[str, str] = attrs.field(factory=dict)
 
 
+MISSING_BROKERS_NAMESPACE = "TRIOMQ_MISSING_BROKERS"
+"""Ours: key-value namespace of a name server that nobody writes, broker name → MissingProcesses.
+Deleting a key makes the name server forget that name. Java's has no such namespace.
+"""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class MissingProcess(JsonBody):
+    """A broker process that was registered and is not any more."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    leave: str
+    """unregistered, connection lost, or silent"""
+    seconds: int
+    """since it left"""
+
+
+@attrs.frozen(eq=False, repr=False)
+class MissingProcesses(JsonBody):
+    """A value of the namespace ``TRIOMQ_MISSING_BROKERS``."""
+
+    processes: list[MissingProcess] = attrs.field(factory=list)
+
+
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class HaConnectionState(JsonBody):
     address: str = attrs.field(metadata=json_name("addr"))

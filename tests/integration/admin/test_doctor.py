@@ -20,7 +20,7 @@ from brokers import peer_of, running_broker
 from mqadmin_calls import run
 from processes import free_port
 
-from triomq.client.admin.admin import BrokerAddress
+from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.doctor import cluster_checks
 from triomq.client.admin.doctor.cluster_checks import broker_findings, clock_skew, groups_of_brokers
 from triomq.remoting.findings import Level
@@ -131,7 +131,10 @@ async def test_a_cluster_without_brokers_and_without_anything(tmp_path: Path) ->
     async with local_cluster(dir=tmp_path) as cluster:
         await cluster.stop_broker("broker-a")
         code, document = await doctor(cluster.namesrv_address)
-        assert (code, bad(document)) == (1, [("problem", "cluster", "brokers")])
+        assert (code, bad(document)) == (
+            1,
+            [("problem", "cluster", "brokers"), ("advice", "broker", "broker-a:0 is missing")],
+        )
     nowhere = f"127.0.0.1:{free_port()}"
     code, document = await doctor(nowhere)
     assert (code, bad(document)) == (1, [("problem", "name server", nowhere)])

@@ -112,6 +112,7 @@ CALLS: dict[str, list[str]] = {
 
 ELSEWHERE = {
     "clusterRT": "endless",
+    "brokerForget": "needs a missing broker: test_missing_brokers.py",
     "startMonitoring": "endless",
     "dumpCompactionLog": "needs a file of a compaction log",
     "exportPopRecord": "our brokers have no such records",

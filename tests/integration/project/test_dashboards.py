@@ -18,6 +18,7 @@ import pytest
 import trio
 import yaml
 from brokers import peer_of
+from frames import FrameClient
 from golden_metrics import JAVA_PAGE, NOT_OURS, shapes
 from metric_load import run_load
 from monitor_pages import get, samples
@@ -25,6 +26,9 @@ from processes import free_port
 from replicated_brokers import broker_group, eventually
 
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
+from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.route import BrokerHeader, RegisterBrokerHeader
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
@@ -83,6 +87,17 @@ async def test_every_metric_of_boards_and_alerts_exists(tmp_path: Path) -> None:
                     break
             await trio.to_thread.run_sync(ask_for_a_route, endpoint)
             await eventually(lambda: follower.peer is not None)
+            async with FrameClient(int(group.namesrv.rpartition(":")[2])) as gone:
+                await gone.call(
+                    RequestCode.REGISTER_BROKER,
+                    RegisterBrokerHeader("gone", "127.0.0.1:1", "TestCluster", "", 0),
+                    RegisterBrokerBody().encode(),
+                )
+                answer = await gone.call(
+                    RequestCode.UNREGISTER_BROKER,
+                    BrokerHeader("gone", "127.0.0.1:1", "TestCluster", 0),
+                )
+                assert answer.code == 0
             pages = [(await get(port, "/metrics"))[2] for port in (names, master, slave)]
             nursery.cancel_scope.cancel()
     page = "\n".join(pages)

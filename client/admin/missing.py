@@ -1,0 +1,62 @@
+"""Brokers that were registered and are not any more, and the failures that stand for them. Pure.
+
+``missing_search.py`` asks the name servers for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import attrs
+
+from triomq.client.admin.answers import Answers
+from triomq.client.errors import TrioMQError
+
+T = TypeVar("T")
+UNREGISTERED = "unregistered"
+"""how a broker left that was stopped in order"""
+
+
+@attrs.frozen(order=True)
+class MissingBroker:
+    """A broker process that was registered in the last day and is not any more."""
+
+    cluster: str
+    name: str
+    id: int
+    address: str
+    leave: str
+    """``unregistered``, ``connection lost`` or ``silent``"""
+    seconds: int
+    """since it left"""
+
+    @property
+    def since(self) -> str:
+        """Return how and when it left: ``connection lost 3 min ago``."""
+        for unit, size in (("h", 3600), ("min", 60)):
+            if self.seconds >= 2 * size:
+                return f"{self.leave} {self.seconds // size} {unit} ago"
+        return f"{self.leave} {self.seconds} s ago"
+
+
+class BrokerLeft(TrioMQError):
+    """A broker that should have been asked is not registered any more."""
+
+    def __init__(self, broker: MissingBroker) -> None:
+        super().__init__(broker)
+        self.broker = broker
+
+    def __str__(self) -> str:
+        """Name the broker, how it left, and both ways out."""
+        broker = self.broker
+        return (
+            f"broker {broker.name}:{broker.id} is missing ({broker.since}): start it again, or, if"
+            f" it is gone for good, `mqadmin broker forget {broker.name}`"
+        )
+
+
+def with_missing(answers: Answers[T], missing: Mapping[str, MissingBroker]) -> Answers[T]:
+    """Return the answers with a failure for each missing broker, by its label."""
+    lost = {label: BrokerLeft(broker) for label, broker in missing.items()}
+    return Answers(answers.values, {**answers.failures, **lost})
