@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import attrs
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / ".lanes"
@@ -163,10 +164,12 @@ def run(lane: Lane) -> Outcome:
     nothing, and are named as what has to be mended.
     """
     began = time.monotonic()
+    failures = LOGS / f"{lane.name}.failures"
+    failures.unlink(missing_ok=True)  # that of the run before names other tests
     with log_of(lane).open("wb") as log:
         code, processor = execute(lane, lane.command, log)
-    failures = LOGS / f"{lane.name}.failures"
-    ids = failures.read_text().splitlines() if code and failures.exists() else []
+    some_failed = code == pytest.ExitCode.TESTS_FAILED and failures.exists()
+    ids = failures.read_text().splitlines() if some_failed else []
     again: tuple[str, ...] = ()
     if 0 < len(ids) <= ALONE_MAX:
         with log_of(lane).open("ab") as log:

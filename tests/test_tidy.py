@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from docstring_rules import docstrings, section_errors, shared_class_names
 from import_rules import circles, import_graph, layer_errors
+from loss_rules import counting_tests
 from source_tree import ROOT, dotted, imported, source_trees
 
 SOURCE_LINES_MAX = 600
@@ -528,6 +529,17 @@ def test_an_early_end_is_seen() -> None:
     )
     assert list(silent_tests(silent)) == [4]
     assert list(silent_tests(silent.replace("return", "assert name; return"))) == []
+
+
+def test_who_counts_messages_against_a_peer_is_marked_loss() -> None:
+    """A second try would hide a lost message: CONTRIBUTING.md, "Lanes"."""
+    unmarked = [
+        f"{path.relative_to(ROOT)}::{name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name, loss in counting_tests(path).items()
+        if not loss
+    ]
+    assert unmarked == [], "these tests count messages: mark them with @pytest.mark.loss"
 
 
 def test_two_hundred_rows() -> None:

@@ -254,6 +254,7 @@ def assert_where_they_said(namesrv: str, topic: str, sent: list[Sent]) -> None:
 # Sending
 
 
+@pytest.mark.loss
 @here("send", "properties")
 @pytest.mark.feature("1a", "1b", "65a")
 def test_sends(client: ForeignClient, cluster: Cluster, topic: str) -> None:
@@ -268,11 +269,13 @@ def test_sends(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     } == {str(number): (f"body-{number}", "TagA", (f"key-{number}",)) for number in range(COUNT)}
 
 
+@pytest.mark.loss
 @here("send async")
 def test_many_sends_under_way(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     assert_where_they_said(cluster.namesrv, topic, client.send(topic, "async", COUNT))
 
 
+@pytest.mark.loss
 @here("send one-way")
 def test_one_way(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     assert client.send(topic, "oneway", COUNT) == []
@@ -281,6 +284,7 @@ def test_one_way(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     }
 
 
+@pytest.mark.loss
 @here("batch")
 def test_a_batch(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     (sent,) = client.send(topic, "batch", COUNT)
@@ -319,6 +323,7 @@ def test_a_queue_of_the_sender_s_choice(
     }
 
 
+@pytest.mark.loss
 @here("compressed zlib")
 def test_compressed_bodies(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     """Both ways: their bodies are read by us, ours by them."""
@@ -332,6 +337,7 @@ def test_compressed_bodies(client: ForeignClient, cluster: Cluster, topic: str) 
     assert [one.body for one in got if one.body.startswith("ours")] == [ours]
 
 
+@pytest.mark.loss
 @here("delay level")
 def test_delays(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     client.send(topic, "delay", 2, argument=1)
@@ -369,6 +375,7 @@ def test_finds_a_message_by_its_ids(client: ForeignClient, cluster: Cluster, top
 # Push consumers
 
 
+@pytest.mark.loss
 @here("push", "tag filter")
 @pytest.mark.feature("1b")
 def test_a_tag_filter(client: ForeignClient, cluster: Cluster, topic: str) -> None:
@@ -399,6 +406,7 @@ def test_in_order(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     assert steps == {key: list(range(key, 3 * COUNT, 5)) for key in range(5)}
 
 
+@pytest.mark.loss
 @here("push in batches")
 def test_several_at_once(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     write(cluster.namesrv, topic, *(str(number) for number in range(COUNT)), keys=1)
@@ -407,6 +415,7 @@ def test_several_at_once(client: ForeignClient, cluster: Cluster, topic: str) ->
     assert max(one.together for one in got) > 1
 
 
+@pytest.mark.loss
 @here("broadcasting")
 def test_to_everybody(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     write(cluster.namesrv, topic, *(str(number) for number in range(COUNT)))
@@ -420,6 +429,7 @@ def test_to_everybody(client: ForeignClient, cluster: Cluster, topic: str) -> No
             }
 
 
+@pytest.mark.loss
 @here("group goes on")
 def test_a_group_goes_on(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     write(cluster.namesrv, topic, *(f"first {number}" for number in range(COUNT)), keys=1)
@@ -432,12 +442,14 @@ def test_a_group_goes_on(client: ForeignClient, cluster: Cluster, topic: str) ->
     }
 
 
+@pytest.mark.loss
 @here("from timestamp")
 def test_from_a_time(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     got = client.consumed("History", topic, COUNT, begin=cluster.noon.strftime("%Y%m%d%H%M%S"))
     assert {one.body for one in got} == {f"new-{number}" for number in range(COUNT)}
 
 
+@pytest.mark.loss
 @here("from last")
 def test_from_the_end(client: ForeignClient, cluster: Cluster, topic: str) -> None:
     """A client does not say when it has found the end, so messages are sent until one comes."""
@@ -449,6 +461,7 @@ def test_from_the_end(client: ForeignClient, cluster: Cluster, topic: str) -> No
         assert {one.body for one in client.got(name)} == {"late"}
 
 
+@pytest.mark.loss
 @here("retry", "dead letter")
 @pytest.mark.feature("124b", 126)
 def test_failures(client: ForeignClient, cluster: Cluster, topic: str) -> None:
@@ -486,6 +499,7 @@ def read_when_there(namesrv: str, topic: str) -> list[ReceivedMessage]:
     return list(read(namesrv, topic, 1).values())
 
 
+@pytest.mark.loss
 @here("running information", "consume directly")
 async def test_a_running_consumer_is_asked(client: ForeignClient, cluster: Cluster) -> None:
     """Our mqadmin sees its state, and lets it handle a message that it had already."""
@@ -524,6 +538,7 @@ async def test_a_running_consumer_is_asked(client: ForeignClient, cluster: Clust
         ] == ["once", "once"]
 
 
+@pytest.mark.loss
 @here("shares {rule}")
 @ONLY_GO
 @pytest.mark.feature("87a", "87b")
@@ -560,6 +575,7 @@ async def test_a_group_of_both_kinds(client: ForeignClient, cluster: Cluster, ru
     assert {queue_id for queue_id, _ in theirs} == set(range(8)) - mine
 
 
+@pytest.mark.loss
 @here("queue locks")
 @ONLY_GO
 async def test_an_ordered_group_of_both_kinds(client: ForeignClient, cluster: Cluster) -> None:
@@ -586,6 +602,7 @@ def polled(client: ForeignClient, name: str, count: int) -> list[Got]:
     return [Got.of(line[1:]) for line in client.ask("lite-poll", name, count)]
 
 
+@pytest.mark.loss
 @here("lite assign", "lite seek")
 @ONLY_JAVA
 def test_lite_pull_seeks(client: ForeignClient, cluster: Cluster, topic: str) -> None:
@@ -610,6 +627,7 @@ def test_lite_pull_seeks(client: ForeignClient, cluster: Cluster, topic: str) ->
     client.ask("lite-stop", topic)
 
 
+@pytest.mark.loss
 @here("lite seek by time")
 @ONLY_JAVA
 def test_lite_pull_seeks_a_time(client: ForeignClient, cluster: Cluster, topic: str) -> None:
@@ -624,6 +642,7 @@ def test_lite_pull_seeks_a_time(client: ForeignClient, cluster: Cluster, topic: 
     client.ask("lite-stop", topic)
 
 
+@pytest.mark.loss
 @here("lite subscribe", "lite commit")
 @ONLY_JAVA
 def test_lite_pull_subscribes_and_commits(
@@ -684,12 +703,14 @@ async def test_creates_a_topic(client: ForeignClient, cluster: Cluster) -> None:
     assert (queues.read_queue_count, queues.write_queue_count) == (3, 3)
 
 
+@pytest.mark.loss
 @here("reset while running")
 def test_offsets_are_reset_under_it(client: ForeignClient) -> None:
     """That was done when the client started."""
     assert {one.body for one in client.wait_got("resetting", 6)[3:]} == {"0", "1", "2"}
 
 
+@pytest.mark.loss
 @here("from first")
 def test_from_the_beginning(client: ForeignClient, cluster: Cluster) -> None:
     """The consumer was started with the client."""
@@ -700,6 +721,7 @@ def test_from_the_beginning(client: ForeignClient, cluster: Cluster) -> None:
     assert {one.body for one in client.got("patient")} == cluster.first
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("header JSON", peer="go-client")
 async def test_go_speaks_json(cluster: Cluster, tmp_path: Path) -> None:
     async with frame_tap(cluster.namesrv) as tap:
@@ -714,6 +736,7 @@ async def test_go_speaks_json(cluster: Cluster, tmp_path: Path) -> None:
     assert {command.serialize for command in (*tap.asked, *tap.answered)} == {SerializeType.JSON}
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("signed requests", "unsigned refused", "refused send", peer="go-client")
 async def test_go_signs_and_is_refused_without(tmp_path: Path) -> None:
     async with hooked_cluster(

@@ -170,6 +170,7 @@ async def document(servers: Servers, *words: object) -> dict[str, object]:
 # Sending, read by Java's consumer
 
 
+@pytest.mark.loss
 @there(
     "send",
     "send async",
@@ -266,6 +267,7 @@ async def test_keys_go_to_the_queues_that_java_takes(servers: Servers, topic: st
     assert len({one.queue_id for one in theirs}) > 1
 
 
+@pytest.mark.loss
 @there("topic by first send", "delay level")
 async def test_a_delayed_message_to_an_unknown_topic(servers: Servers) -> None:
     async with Producer(servers.namesrv, group="py") as producer:
@@ -289,6 +291,7 @@ async def test_a_delayed_message_to_an_unknown_topic(servers: Servers) -> None:
     assert got[1].stored_at - got[1].born_at >= datetime.timedelta(seconds=0.9)
 
 
+@pytest.mark.loss
 @there("request and reply")
 @pytest.mark.feature("162d")
 async def test_requests_and_replies(servers: Servers, tmp_path: Path) -> None:
@@ -296,6 +299,7 @@ async def test_requests_and_replies(servers: Servers, tmp_path: Path) -> None:
     await exchange(version, servers.namesrv, tmp_path)
 
 
+@pytest.mark.loss
 @there("query by key", "query by unique id", "view by offset id")
 async def test_looking_for_a_message(servers: Servers, topic: str) -> None:
     await write(servers, topic, "other", "another")
@@ -322,6 +326,7 @@ async def test_looking_for_a_message(servers: Servers, topic: str) -> None:
 # Push consumers
 
 
+@pytest.mark.loss
 @there("push", "tag filter")
 async def test_a_tag_filter(servers: Servers, topic: str) -> None:
     """The last message of each queue is wanted, so what is not wanted would have come before."""
@@ -339,6 +344,7 @@ async def test_a_tag_filter(servers: Servers, topic: str) -> None:
     )
 
 
+@pytest.mark.loss
 @there("push in order")
 async def test_in_order(servers: Servers, topic: str) -> None:
     await write(servers, topic, *(str(number) for number in range(3 * COUNT)), keys=5)
@@ -351,6 +357,7 @@ async def test_in_order(servers: Servers, topic: str) -> None:
     assert steps == {key: list(range(key, 3 * COUNT, 5)) for key in range(5)}
 
 
+@pytest.mark.loss
 @there("push in batches", "group goes on")
 async def test_several_at_once_and_a_group_that_goes_on(servers: Servers, topic: str) -> None:
     await write(servers, topic, *(str(number) for number in range(COUNT)), keys=1)
@@ -377,6 +384,7 @@ async def test_several_at_once_and_a_group_that_goes_on(servers: Servers, topic:
         await write(servers, topic, "0", "1", "2", keys=1)
 
 
+@pytest.mark.loss
 @there("broadcasting")
 async def test_to_everybody(servers: Servers, topic: str, tmp_path: Path) -> None:
     await write(servers, topic, *(str(number) for number in range(COUNT)))
@@ -394,6 +402,7 @@ async def test_to_everybody(servers: Servers, topic: str, tmp_path: Path) -> Non
     assert sorted(first) == sorted(second) == sorted(str(number) for number in range(COUNT))
 
 
+@pytest.mark.loss
 @there("from first", "from last", "from timestamp", "lite seek by time")
 async def test_where_a_new_group_begins(servers: Servers) -> None:
     topic = "History"
@@ -439,6 +448,7 @@ async def test_where_a_new_group_begins(servers: Servers) -> None:
     assert set(found) == new
 
 
+@pytest.mark.loss
 @there("from last")
 async def test_the_last_of_a_young_queue(servers: Servers, topic: str) -> None:
     """A 5.x broker says that the group has no offset; a 4.9 one says 0 as to its own clients, which
@@ -456,6 +466,7 @@ async def test_the_last_of_a_young_queue(servers: Servers, topic: str) -> None:
     assert sorted(got) == sorted(new if servers.client.peer == "java-client-5.5.0" else old + new)
 
 
+@pytest.mark.loss
 @there("retry", "dead letter")
 async def test_failures(servers: Servers, topic: str) -> None:
     await write(servers, topic, "good", "again", "dead")
@@ -490,6 +501,7 @@ async def test_failures(servers: Servers, topic: str) -> None:
     assert dead.body == b"dead"
 
 
+@pytest.mark.loss
 @there("shares {rule}")
 @pytest.mark.parametrize("rule", list(RULES))
 async def test_a_group_of_both_kinds(servers: Servers, rule: str) -> None:
@@ -520,6 +532,7 @@ async def test_a_group_of_both_kinds(servers: Servers, rule: str) -> None:
     assert {queue_id for queue_id, _ in theirs} == set(range(16)) - mine
 
 
+@pytest.mark.loss
 @there("queue locks")
 async def test_an_ordered_group_of_both_kinds(servers: Servers) -> None:
     await share_in_order(servers.namesrv, servers.client, "OrderedByBoth")
@@ -576,6 +589,7 @@ async def test_a_running_consumer_is_asked(servers: Servers) -> None:
 # Pull consumers
 
 
+@pytest.mark.loss
 @there("pull", "pull and commit", "lite assign", "lite seek", "lite commit")
 async def test_assign_seek_and_commit(servers: Servers, topic: str) -> None:
     await write(servers, topic, *(str(number) for number in range(COUNT)), keys=1)
@@ -616,6 +630,7 @@ async def test_assign_seek_and_commit(servers: Servers, topic: str) -> None:
             )
 
 
+@pytest.mark.loss
 @there("lite subscribe", "lite auto-commit", "lite queue listener")
 async def test_subscribe_auto_commit_and_new_queues(servers: Servers, topic: str) -> None:
     await write(
@@ -646,6 +661,7 @@ async def test_subscribe_auto_commit_and_new_queues(servers: Servers, topic: str
 # Administration
 
 
+@pytest.mark.loss
 @there("admin: offsets", "admin: messages", "admin: settings", "admin: groups", "admin: topics")
 async def test_administration(servers: Servers) -> None:
     """What our commands change is read back from Java by other requests."""

@@ -108,6 +108,7 @@ async def test_brokers(namesrv: str) -> None:
     assert status["brokerActive"] == "true"
 
 
+@pytest.mark.loss
 @pytest.mark.compatible(
     "admin: messages",
     "admin: groups",

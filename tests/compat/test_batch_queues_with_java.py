@@ -248,6 +248,7 @@ def expected_from(first: int, *batches_sent: tuple[str, int]) -> list[tuple[int,
     return [(offset, tag, body) for offset, (tag, body) in enumerate(every, first)]
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("batch queues", "light queues", peer="java-server-5.5.0")
 @pytest.mark.feature("187a", "187b")
 def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
@@ -305,6 +306,7 @@ def test_a_directory_goes_from_java_to_us_and_back(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["queues"]["entries"] > 0
 
 
+@pytest.mark.loss
 @pytest.mark.feature("187a", "187b")
 @pytest.mark.compatible("light queues", peer="java-server-4.9.4")
 def test_light_queues_go_to_the_old_release_and_back(tmp_path: Path) -> None:

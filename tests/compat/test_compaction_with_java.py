@@ -106,6 +106,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait(30)
 
 
+@pytest.mark.loss
 @pytest.mark.feature("178a", "178b")
 async def test_java_and_our_broker_take_turns_on_a_compaction_topic(tmp_path: Path) -> None:
     if processes.java_home(JAVA) is None:

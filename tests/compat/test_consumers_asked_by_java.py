@@ -37,6 +37,7 @@ def java_cluster_of_the_old_way(tmp_path: Path) -> Iterator[str]:
         yield namesrv
 
 
+@pytest.mark.loss
 @pytest.mark.compatible(
     "running information", "consume directly", "reset while running", peer="java-server-5.5.0"
 )

@@ -212,6 +212,7 @@ async def _order_with_java(namesrv: str, version: str, topic: str) -> None:
         assert len(handled.by_key[key]) + len(theirs[key]) <= steps + 3
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("push in order", "queue locks", peer="java-client-{java_version}")
 @pytest.mark.feature("97a", "100a")
 async def test_an_ordered_group_of_both_kinds_on_our_cluster(
@@ -220,11 +221,13 @@ async def test_an_ordered_group_of_both_kinds_on_our_cluster(
     await _order_with_java(our_cluster, java_version, f"Ordered_{java_version.replace('.', '_')}")
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("push in order", "queue locks", peer="java-server-5.5.0")
 async def test_an_ordered_group_of_both_kinds_on_java_s_broker(java_cluster: str) -> None:
     await _order_with_java(java_cluster, "5.5.0", "Ordered")
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("broadcasting offsets", peer="java-client-{java_version}")
 async def test_offset_files_go_back_and_forth(
     our_cluster: str, java_version: str, tmp_path: Path

@@ -64,6 +64,7 @@ async def tailed(namesrv: str, count: int, *words: object) -> list[dict[str, Any
     return [json.loads(line) for line in done.out.splitlines()]
 
 
+@pytest.mark.loss
 async def test_dead_letters_of_java_s_broker(namesrv: str) -> None:
     (row,) = (await call(namesrv, "dlq", "list", GROUP, "--json")).document["groups"]
     found = await letters(namesrv)

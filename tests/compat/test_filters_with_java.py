@@ -189,6 +189,7 @@ def test_bloom_bits_are_javas(java_version: str) -> None:
         assert [*bloom_positions(key), BITS] == [int(word) for word in line.split(",")]
 
 
+@pytest.mark.loss
 @pytest.mark.feature("120a")
 def test_a_java_consumer_filters_on_our_broker(our_cluster: str, java_version: str) -> None:
     topic = f"Sql_{java_version.replace('.', '_')}"

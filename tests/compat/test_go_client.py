@@ -57,6 +57,7 @@ async def ask(client: ForeignClient, *words: object) -> list[list[str]]:
     return await trio.to_thread.run_sync(lambda: client.ask(*words))
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("transactions", peer=GO)
 @pytest.mark.feature("105a", "106a", "108b", "109b")
 async def test_transactions(namesrv: str, client: ForeignClient) -> None:
@@ -81,6 +82,7 @@ async def test_transactions(namesrv: str, client: ForeignClient) -> None:
     assert sorted(message.body for message in found) == [b"c-", b"uc"]
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("request and reply", peer=GO)
 @pytest.mark.feature("162d")
 async def test_requests_and_replies(namesrv: str, client: ForeignClient) -> None:

@@ -153,6 +153,7 @@ def check_got(events: list[Event], stored: list[ReceivedMessage]) -> None:
         assert own.items() <= event["properties"].items()
 
 
+@pytest.mark.loss
 @each_client("send")
 @pytest.mark.feature(142, 146)
 async def test_a_message_arrives_with_all_that_it_has(day: Day, client: str) -> None:
@@ -171,6 +172,7 @@ async def test_a_message_arrives_with_all_that_it_has(day: Day, client: str) -> 
         assert message.properties["text"] == "Grüße 你好"
 
 
+@pytest.mark.loss
 @each_client("send in order")
 @pytest.mark.feature("101a", "101c")
 async def test_a_message_group_stays_in_one_queue(day: Day, client: str) -> None:
@@ -183,6 +185,7 @@ async def test_a_message_group_stays_in_one_queue(day: Day, client: str) -> None
         assert [suffix(message.body) for message in of_group] == expected
 
 
+@pytest.mark.loss
 @each_client("time of delivery")
 async def test_a_delayed_message_comes_not_earlier(day: Day, client: str) -> None:
     sent = await day.events(client, "send-delay", "sent")
@@ -195,6 +198,7 @@ async def test_a_delayed_message_comes_not_earlier(day: Day, client: str) -> Non
     assert early == []
 
 
+@pytest.mark.loss
 @each_client("recall")
 async def test_a_recalled_message_does_not_come(day: Day, client: str) -> None:
     ids = {event["body"]: event["id"] for event in await day.events(client, "recall", "sent")}
@@ -223,6 +227,7 @@ async def test_a_message_of_the_wrong_type_is_refused(day: Day, client: str) -> 
     assert (sent["body"], stored.body, stored.message_id) == ("plain", b"plain", sent["id"])
 
 
+@pytest.mark.loss
 @each_client("transactions")
 async def test_transactions_end_as_the_client_says(day: Day, client: str) -> None:
     checked = [
@@ -245,6 +250,7 @@ async def test_transactions_end_as_the_client_says(day: Day, client: str) -> Non
     assert all(message.message_id == ids[message.body.decode()] for message in stored)
 
 
+@pytest.mark.loss
 @each_client("receive and acknowledge")
 @pytest.mark.feature("145b")
 async def test_what_is_not_acknowledged_comes_again(day: Day, client: str) -> None:
@@ -258,6 +264,7 @@ async def test_what_is_not_acknowledged_comes_again(day: Day, client: str) -> No
     assert second["at"] - taken_after >= 30_000
 
 
+@pytest.mark.loss
 @each_client("change the invisible time")
 async def test_the_invisible_time_is_made_shorter(day: Day, client: str) -> None:
     got = await day.events(client, "simple-change-invisible", "got")
@@ -267,6 +274,7 @@ async def test_the_invisible_time_is_made_shorter(day: Day, client: str) -> None
     assert attempts == [(number, attempt) for number in NUMBERS for attempt in (1, 2)]
 
 
+@pytest.mark.loss
 @each_client("tag filter")
 async def test_tags_filter(day: Day, client: str) -> None:
     got = await day.events(client, "filter-tag", "got")
@@ -274,6 +282,7 @@ async def test_tags_filter(day: Day, client: str) -> None:
     assert numbers(got) == Counter(number for number in NUMBERS if int(number) % 3 != 2)
 
 
+@pytest.mark.loss
 @each_client("SQL filter")
 async def test_sql_filters(day: Day, client: str) -> None:
     got = await day.events(client, "filter-sql", "got")
@@ -281,6 +290,7 @@ async def test_sql_filters(day: Day, client: str) -> None:
     assert numbers(got) == Counter(number for number in EVEN if int(number) >= 3)
 
 
+@pytest.mark.loss
 @each_client("push", "retry")
 @pytest.mark.feature(144)
 async def test_what_failed_is_pushed_again(day: Day, client: str) -> None:
@@ -291,6 +301,7 @@ async def test_what_failed_is_pushed_again(day: Day, client: str) -> None:
     assert attempts == sorted(expected)
 
 
+@pytest.mark.loss
 @each_client("receive in order")
 @pytest.mark.feature(104)
 async def test_while_one_is_not_acknowledged_none_of_its_group_comes(day: Day, client: str) -> None:
@@ -313,6 +324,7 @@ def check_order(got: list[Event]) -> None:
         assert [suffix(event["body"]) for event in got if event["group"] == group] == expected
 
 
+@pytest.mark.loss
 @each_client("push in order", but="go")
 @pytest.mark.feature("102a")
 async def test_a_failure_holds_back_the_rest_of_its_group(day: Day, client: str) -> None:
@@ -321,6 +333,7 @@ async def test_a_failure_holds_back_the_rest_of_its_group(day: Day, client: str)
     check_order(got)
 
 
+@pytest.mark.loss
 @each_client("dead letter")
 async def test_what_fails_too_often_is_a_dead_letter(day: Day, client: str) -> None:
     got = await day.events(client, "push-dead", "got")
@@ -329,6 +342,7 @@ async def test_what_fails_too_often_is_a_dead_letter(day: Day, client: str) -> N
     assert dead.body == b"push-dead-2"
 
 
+@pytest.mark.loss
 @each_client("dead letter in order", but="go")
 @pytest.mark.feature("102b")
 async def test_a_dead_letter_lets_its_group_go_on(day: Day, client: str) -> None:
@@ -338,6 +352,7 @@ async def test_a_dead_letter_lets_its_group_go_on(day: Day, client: str) -> None
     assert dead.body == b"group-0-2"
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("{endpoint}: TLS", peer="{client}")
 @pytest.mark.parametrize(
     "client",

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.compat
 COUNT = 20
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("heartbeat V2", "tag filter", peer="java-client-5.5.0")
 async def test_java_clients_send_their_subscriptions_once(tmp_path: Path) -> None:
     if java_home("5.5.0") is None:

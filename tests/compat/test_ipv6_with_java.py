@@ -46,6 +46,7 @@ def ipv6_servers(folder: Path) -> Iterator[str]:
         yield namesrv
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("IPv6", peer="java-client-{java_version}")
 def test_java_sends_and_consumes(tmp_path: Path, java_version: str) -> None:
     with ipv6_servers(tmp_path) as namesrv:
@@ -68,6 +69,7 @@ def test_java_sends_and_consumes(tmp_path: Path, java_version: str) -> None:
         assert {line[1] for line in got} == {line[2] for line in sent}
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("IPv6", peer="go-client")
 def test_go_sends_and_consumes(tmp_path: Path) -> None:
     if not (processes.PEERS / "go" / "peer").exists():
@@ -104,6 +106,7 @@ def java_ipv6_servers(version: str, folder: Path) -> Iterator[str]:
             broker.kill()  # an orderly stop takes it eight seconds
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("IPv6", peer="java-server-{java_version}")
 async def test_our_sdk_sends_and_consumes_on_java_s_servers(
     tmp_path: Path, java_version: str

@@ -18,6 +18,7 @@ from triomq.client.admin.admin import Admin
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
 
+@pytest.mark.loss
 async def test_remoting_clients_at_the_proxy(tmp_path: Path) -> None:
     """There it speaks the remoting protocol, and is name server and broker for a Java client."""
     with java_proxy_before_ours(tmp_path) as endpoint:

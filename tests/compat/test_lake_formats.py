@@ -80,6 +80,7 @@ def opened(
     return open_table(spark, spec, str(folder / checkpoint))
 
 
+@pytest.mark.loss
 @pytest.mark.feature("204b")
 def test_a_batch_that_is_run_again_is_there_once(spark: Any, kind: str, tmp_path: Path) -> None:
     table = opened(spark, kind, tmp_path)
@@ -98,6 +99,7 @@ def test_a_batch_that_is_run_again_is_there_once(spark: Any, kind: str, tmp_path
     assert numbers(table) == [1, 3, 5, 7, 9]
 
 
+@pytest.mark.loss
 def test_the_newest_row_of_a_key_stays(spark: Any, kind: str, tmp_path: Path) -> None:
     table = opened(spark, kind, tmp_path, mode="changes")
     table.upsert(rows(spark, 0, 4).union(rows(spark, 2, 3, version=1)), ["number"])

@@ -89,6 +89,7 @@ def answers(address: str) -> tuple[dict[str, int], int]:
     return trio.run(ask)
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("limits", peer="java-server-5.5.0")
 def test_the_same_messages_are_stored_and_refused(tmp_path: Path) -> None:
     if processes.java_home(VERSION) is None:

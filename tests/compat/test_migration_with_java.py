@@ -182,6 +182,7 @@ def offsets_saved(store: Path) -> str:
     return (store / "config" / "consumerOffset.json").read_text()
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("migration in place", peer="java-server-5.5.0")
 @pytest.mark.feature("187a", "187b")
 def test_java_is_stopped_and_ours_started_on_its_directory(tmp_path: Path) -> None:
@@ -212,6 +213,7 @@ def test_java_is_stopped_and_ours_started_on_its_directory(tmp_path: Path) -> No
                 assert consumer.bodies() == sent
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("migration by slave", peer="java-server-5.5.0")
 @pytest.mark.feature("188a", "188b")
 def test_our_slave_takes_over_from_a_java_master_and_gives_back(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ async def both_brokers(client: GrpcClient) -> None:
             await trio.sleep(0.1)
 
 
+@pytest.mark.loss
 async def test_messages_of_both_brokers_come_once(java: JavaCluster) -> None:
     async with AsyncExitStack() as stack:
         proxies = await open_proxies(stack, java, 1)
@@ -168,6 +169,7 @@ async def test_messages_of_both_brokers_come_once(java: JavaCluster) -> None:
         assert stored == bodies
 
 
+@pytest.mark.loss
 async def test_a_check_of_java_is_answered_by_another_proxy(java: JavaCluster) -> None:
     async with AsyncExitStack() as stack:
         proxies = await open_proxies(stack, java, 2)

@@ -37,6 +37,7 @@ async def read_all(namesrv: str, tenant: str | None, topic: str) -> list[tuple[s
     return found
 
 
+@pytest.mark.loss
 @pytest.mark.feature(166)
 async def test_a_java_client_with_a_namespace_is_our_tenant(
     our_cluster: str, java_version: str
@@ -88,6 +89,7 @@ async def test_a_java_client_with_a_namespace_is_our_tenant(
     assert sum(stored) == 9, "the Java consumer's offsets are those of the tenant's group"
 
 
+@pytest.mark.loss
 async def test_the_second_kind_of_namespace_is_none_to_a_broker(our_cluster: str) -> None:
     """``setNamespaceV2`` only adds the fields ``nsd`` and ``ns`` to requests, for proxies; brokers
     of RocketMQ do not look at them, and neither do ours.

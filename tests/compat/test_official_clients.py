@@ -10,6 +10,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 COUNT = 40
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("push", "properties", peer="java-client-{java_version}")
 @pytest.mark.compatible("send", peer="java-client-{java_version}", only={"mode": "sync"})
 @pytest.mark.compatible("send async", peer="java-client-{java_version}", only={"mode": "async"})
@@ -51,6 +52,7 @@ def test_java_client_sends_and_consumes(our_cluster: str, java_version: str, mod
         }
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("group goes on", peer="java-client-{java_version}")
 def test_java_group_resumes_where_it_stopped(our_cluster: str, java_version: str) -> None:
     topic = f"Resume_{java_version.replace('.', '_')}"
@@ -67,6 +69,7 @@ def test_java_group_resumes_where_it_stopped(our_cluster: str, java_version: str
     assert {line[2] for line in got} == {"TagB"}, "messages of the first round came again"
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("query by key", peer="java-client-{java_version}")
 @pytest.mark.feature(46)
 def test_java_client_finds_messages_by_key(our_cluster: str, java_version: str) -> None:

@@ -74,6 +74,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 # Not 4.9.4 with asynchronous sends: it gives up those whose broker refuses connections, whatever
 # the broker did before.
+@pytest.mark.loss
 @pytest.mark.compatible("broker stops", peer="java-client-{java_version}")
 @pytest.mark.parametrize(
     ("java_version", "mode"),
@@ -104,6 +105,7 @@ def test_no_send_fails(tmp_path: Path, pair: Pair, java_version: str, mode: str)
     pair.check(brokers)
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("broker stops", peer="go-client")
 def test_no_send_of_the_go_client_fails(tmp_path: Path, pair: Pair) -> None:
     if not (processes.PEERS / "go" / "peer").exists():

@@ -36,6 +36,7 @@ async def set_pop(namesrv: str, topic: str, group: str) -> None:
             assert f"topic[{topic}] group[{group}] consume mode[POP]" in done.out, done
 
 
+@pytest.mark.loss
 @pytest.mark.feature("143a")
 async def test_members_share_every_queue(our_cluster: str) -> None:
     topic, group = "Popped", "poppers"
@@ -98,6 +99,7 @@ async def take(peer: BrokerPeer) -> set[bytes]:
     return {each.body for each in taken[4:]}
 
 
+@pytest.mark.loss
 @pytest.mark.parametrize(("first", "second"), [("ours", "java"), ("java", "ours")])
 async def test_messages_in_flight_come_again_at_the_other_broker(
     tmp_path: Path, first: str, second: str

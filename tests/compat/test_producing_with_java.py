@@ -76,6 +76,7 @@ async def create(namesrv: str, topic: str, queues: int) -> None:
         )
 
 
+@pytest.mark.loss
 @pytest.mark.compatible(
     "push in order", *COMPRESSED, peer="java-client-5.5.0", only={"namesrv": "ours"}
 )
@@ -185,6 +186,7 @@ def check(
         assert {seen[message_id][8] for message_id in ids} == {key}
 
 
+@pytest.mark.loss
 @pytest.mark.compatible(
     *COMPRESSED,
     "batch",

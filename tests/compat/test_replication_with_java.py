@@ -186,6 +186,7 @@ async def test_a_java_slave_follows_our_master(java_version: str, tmp_path: Path
                         assert wait_copied(ours, java) == begin
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("slave of theirs", peer="java-server-{java_version}")
 @pytest.mark.feature("56a", "188b")
 async def test_our_slave_follows_a_java_master(java_version: str, tmp_path: Path) -> None:
@@ -273,6 +274,7 @@ async def count_messages(peer: BrokerPeer) -> int:
     return count
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("read from a slave", peer="java-client-{java_version}")
 @pytest.mark.feature("60a")
 async def test_a_java_consumer_reads_from_our_slave_when_the_master_is_dead(
@@ -322,6 +324,7 @@ async def test_a_java_consumer_reads_from_our_slave_when_the_master_is_dead(
         assert {f"m{number}" for number in range(20)} <= bodies
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("read from a slave", peer="java-server-{java_version}")
 async def test_our_consumer_reads_from_a_java_slave_when_the_master_is_dead(
     java_version: str, tmp_path: Path

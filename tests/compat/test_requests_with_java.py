@@ -15,6 +15,7 @@ from request_exchange import exchange
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(120)]
 
 
+@pytest.mark.loss
 @pytest.mark.feature("162d")
 @pytest.mark.compatible("request and reply", peer="java-client-{java_version}")
 def test_requests_and_replies_on_our_broker(tmp_path: Path, java_version: str) -> None:

@@ -31,6 +31,7 @@ async def create(namesrv: str, topic: str, queues: int = 1) -> None:
         )
 
 
+@pytest.mark.loss
 async def test_push_consumers_share_a_queue_of_a_java_broker(java_cluster: str) -> None:
     await create(java_cluster, "PopPush")
     deliveries: list[tuple[bytes, int]] = []
@@ -87,6 +88,7 @@ async def test_push_consumers_share_a_queue_of_a_java_broker(java_cluster: str) 
     assert dead == [b"007"]
 
 
+@pytest.mark.loss
 async def test_a_simple_consumer_of_a_java_broker(java_cluster: str) -> None:
     await create(java_cluster, "PopSimple", queues=2)
     async with (
@@ -118,6 +120,7 @@ async def test_a_simple_consumer_of_a_java_broker(java_cluster: str) -> None:
         await changed.ack()
 
 
+@pytest.mark.loss
 async def test_an_orderly_group_of_a_java_broker(java_cluster: str) -> None:
     await create(java_cluster, "PopOrderly")
     seen: list[bytes] = []
@@ -152,6 +155,7 @@ async def test_an_orderly_group_of_a_java_broker(java_cluster: str) -> None:
     assert seen == sorted([*bodies, b"010"])
 
 
+@pytest.mark.loss
 async def test_one_group_of_ours_and_java_s_consumers(java_cluster: str) -> None:
     topic, group = "PopMixed", "pop-mixed"
     await create(java_cluster, topic)

@@ -15,6 +15,7 @@ from triomq.client.admin.admin import Admin
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("retry", "dead letter", peer="java-server-5.5.0")
 @pytest.mark.feature("124b", 126)
 async def test_failed_messages_come_again_and_dead_ones_are_laid_aside(java_cluster: str) -> None:
@@ -58,6 +59,7 @@ async def test_failed_messages_come_again_and_dead_ones_are_laid_aside(java_clus
     assert (dead.body, dead.message_id, dead.keys) == (b"dead", receipt.message_id, ("d",))
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("batch", "send one-way", "lite seek", peer="java-server-5.5.0")
 @pytest.mark.feature("161a")
 async def test_batches_and_one_way_messages_through_java(java_cluster: str) -> None:
@@ -90,6 +92,7 @@ async def test_batches_and_one_way_messages_through_java(java_cluster: str) -> N
     ]
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("shares AVG", peer="java-server-5.5.0")
 @pytest.mark.feature("88c")
 async def test_a_java_consumer_and_ours_share_one_group(java_cluster: str) -> None:

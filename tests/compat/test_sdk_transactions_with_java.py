@@ -38,6 +38,7 @@ with Producer(sys.argv[1], group="shop") as producer:
 """
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("transactions", peer="java-server-{java_version}")
 @pytest.mark.feature("106a", "109a", "109b")
 async def test_transactions_on_java_s_broker(java_version: str, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ async def consume_until(namesrv: str, topic: str, group: str, wanted: int) -> di
     return got
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("send", "push", "group goes on", peer="java-server-5.5.0")
 @pytest.mark.feature("65a", "80a")
 async def test_sdk_sends_and_consumes_through_java(java_cluster: str) -> None:
@@ -59,6 +60,7 @@ async def test_sdk_sends_and_consumes_through_java(java_cluster: str) -> None:
     }
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("send", peer="java-server-5.5.0")
 async def test_java_reads_what_the_sdk_wrote(java_cluster: str) -> None:
     topic = f"Mixed{time.time_ns()}"  # a second try must not find the messages of the first

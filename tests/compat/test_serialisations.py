@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 COUNT = 20
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("header {form.name}", peer="java-client-{java_version}")
 @pytest.mark.feature("16a")
 @pytest.mark.parametrize("form", SerializeType, ids=lambda form: form.name)
@@ -87,6 +88,7 @@ def java_servers(
         yield namesrv, form if version == "5.5.0" else None
 
 
+@pytest.mark.loss
 @pytest.mark.compatible(
     "header {form.name}", "send", "batch", "push", peer="java-server-{java_servers[0]}"
 )

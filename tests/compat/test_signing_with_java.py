@@ -59,6 +59,7 @@ def test_signatures_are_java_s(
     assert line[1] == signed(ext, body.encode(), mine)["Signature"]
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("signed requests", peer="java-client-{java_version}")
 @pytest.mark.parametrize("serialize", ["JSON", "ROCKETMQ"])
 async def test_a_java_client_signs_for_our_hook(
@@ -166,6 +167,7 @@ def guarded(
         yield namesrv
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("signed requests", peer="java-server-{guarded}")
 def test_our_client_signs_for_java(guarded: str) -> None:
     client = ClientSettings(credentials=ME)

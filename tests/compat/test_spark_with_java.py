@@ -54,6 +54,7 @@ async def wait_indexed(namesrv: str, topic: str, least: int) -> None:
                 await trio.sleep(0.1)
 
 
+@pytest.mark.loss
 def test_what_the_sink_writes_is_read_by_the_source_and_the_sdk(namesrv: str) -> None:
     """Batches of plain and of compressed bodies, and single messages."""
     trio.run(create, namesrv, "SparkSink")
@@ -82,6 +83,7 @@ def test_what_the_sink_writes_is_read_by_the_source_and_the_sdk(namesrv: str) ->
     )
 
 
+@pytest.mark.loss
 def test_a_topic_that_was_created_again_on_java_s_broker(namesrv: str) -> None:
     trio.run(create, namesrv, "SparkAgain")
     write(namesrv, "SparkAgain", {"value": [b"old"] * 20, "shardingKey": ["k"] * 20})
@@ -103,6 +105,7 @@ def test_a_topic_that_was_created_again_on_java_s_broker(namesrv: str) -> None:
         reader.stop()
 
 
+@pytest.mark.loss
 def test_batches_of_about_so_many_bytes_from_java_s_broker(namesrv: str) -> None:
     topic = f"SparkBytes-{os.urandom(4).hex()}"  # a second try has a topic of its own
     trio.run(create, namesrv, topic)

@@ -68,6 +68,7 @@ def send(namesrv: str, topic: str, count: int) -> None:
     assert writer.write(iter([batch])).acknowledged == {topic: count}
 
 
+@pytest.mark.loss
 @pytest.mark.feature("206a")
 def test_the_store_of_a_java_broker(tmp_path: Path) -> None:
     if java_home("5.5.0") is None:

@@ -88,6 +88,7 @@ def lateness_ms(message: ReceivedMessage) -> int:
     return message.store_timestamp - int(message.properties["TIMER_DELIVER_MS"])
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("time of delivery", "recall", peer="java-client-5.5.0")
 @pytest.mark.feature("115", "177c")
 async def test_the_official_client_sends_timed_messages_to_our_broker(tmp_path: Path) -> None:
@@ -110,6 +111,7 @@ async def test_the_official_client_sends_timed_messages_to_our_broker(tmp_path: 
         assert len(await read(namesrv, "Timed", 3, 10)) == 3
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("time of delivery", "recall", peer="java-server-5.5.0")
 @pytest.mark.feature("115", "177c")
 async def test_our_sdk_sends_timed_messages_to_java_s_broker(tmp_path: Path) -> None:
@@ -143,6 +145,7 @@ async def test_a_broker_of_4_9_delivers_at_once_and_the_sdk_says_so(tmp_path: Pa
                 await producer.send("Timed", b"x", delay=2.5)
 
 
+@pytest.mark.loss
 @pytest.mark.compatible(
     "directory with timers from theirs",
     "directory with timers from ours",

@@ -146,6 +146,7 @@ def send_and_consume(version: str, namesrv: str, topic: str, define: list[str]) 
     assert {line[7] for line in got} == {f"body-{number}" for number in range(COUNT)}
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("TLS", peer="java-client-{java_version}")
 @pytest.mark.feature("151a")
 @pytest.mark.parametrize("serialize", SERIALIZE)
@@ -176,6 +177,7 @@ def test_java_client_in_its_test_mode(cluster: Cluster, java_version: str) -> No
     assert [line[1] for line in sent if line[0] == "SENT"] == ["SEND_OK"]
 
 
+@pytest.mark.loss
 @pytest.mark.compatible(
     "TLS enforced", peer="java-client-{java_version}", only={"cluster": "enforcing"}
 )
@@ -212,6 +214,7 @@ def check_that_it_is_refused(cluster: Cluster, java_version: str, define: list[s
     )
 
 
+@pytest.mark.loss
 @pytest.mark.parametrize(
     ("java", "password"),
     [
@@ -333,6 +336,7 @@ def java_broker(version: str, folder: Path, namesrv: str, define: list[str]) -> 
         process.kill()
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("TLS", peer="java-server-5.5.0", only={"java_tls_cluster": "verified"})
 @pytest.mark.compatible(
     "TLS", "TLS both ways", peer="java-server-5.5.0", only={"java_tls_cluster": "enforcing"}

@@ -25,6 +25,7 @@ def runtime(address: str) -> dict[str, str]:
         ).table
 
 
+@pytest.mark.loss
 @pytest.mark.compatible("VIP channel", peer="java-client-{java_version}")
 def test_java_sends_to_the_fast_port_and_consumes(
     tmp_path_factory: pytest.TempPathFactory, java_version: str

@@ -138,6 +138,13 @@ def test_foreign_second_try():
 def test_foreign_loss_second_try():
     tries.append(1)
     assert len(tries) > 9
+@pytest.mark.spark
+@pytest.mark.loss
+@pytest.mark.parametrize("fault", ["failed to connect back", "'spark-submit' timed out after 9 s"])
+def test_spark(fault, seen=[]):
+    seen.append(fault)
+    if seen.count(fault) == 1:
+        raise RuntimeError(fault)
 @pytest.mark.slow
 def test_slow_second_try():
     tries.append(1)
@@ -149,7 +156,7 @@ def test_skipped(): pytest.skip("this kernel has no such thing")
 
 def test_only_foreign_peers_get_a_second_try_and_it_proves_nothing(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nmarkers =\n  feature\n  compat\n  loss\n  slow\n"
+        "[pytest]\nmarkers =\n  feature\n  compat\n  loss\n  slow\n  spark\n"
     )
     (tmp_path / "test_cases.py").write_text(
         CASES.replace("PROVES", "@pytest.mark.feature" + "(49)")
@@ -176,8 +183,8 @@ def test_only_foreign_peers_get_a_second_try_and_it_proves_nothing(tmp_path: Pat
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
     )
-    assert "4 failed, 2 passed, 1 rerun" in done.stdout, done.stdout + done.stderr
-    assert "second tries: 1" in done.stdout
+    assert "5 failed, 3 passed, 2 rerun" in done.stdout, done.stdout + done.stderr
+    assert "second tries: 2" in done.stdout
     assert "test_skipped was skipped, and --no-skips forbids it" in done.stdout
     assert json.loads(record.read_text()) == {
         "proven": {"49a": ["test_cases.py::test_passes"]},

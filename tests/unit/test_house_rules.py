@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
 
 import pytest
 from docstring_rules import docstrings, section_errors, shared_class_names
 from import_rules import circles, import_graph, layer_errors
+from loss_rules import counting_tests
 
 
 def trees(**sources: str) -> dict[str, ast.Module]:
@@ -114,3 +116,30 @@ def test_a_class_name_in_two_modules_is_found() -> None:
         client__b="class Wire: ...\ndef f():\n    class Once: ...",
     )
     assert shared_class_names(sources) == {"Wire": ["broker.a", "client.b"]}
+
+
+COUNTING = """
+import pytest
+from topic_reader import read_topic
+MARK
+def check(got): assert sorted(got) == [b"1", b"2"]
+def test_with_a_helper(): check(read())
+def test_itself(): assert {message.body for message in read()} == {b"1", b"2"}
+@pytest.mark.loss
+def test_marked(): assert [one.message_id for one in read()] == sent
+def test_one_body(): assert read().body == b"1"
+def test_settings(): assert sorted(names) == ["a", "b"]
+"""
+
+
+def test_a_test_that_counts_messages_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "test_counting.py"
+    for mark in ("pytestmark = pytest.mark.compat", "pytestmark = [pytest.mark.spark]"):
+        file.write_text(COUNTING.replace("MARK", mark))
+        assert counting_tests(file) == {
+            "test_with_a_helper": False,
+            "test_itself": False,
+            "test_marked": True,
+        }
+    file.write_text(COUNTING.replace("MARK", ""))
+    assert counting_tests(file) == {}

@@ -79,23 +79,60 @@ def test_a_lane_that_grew_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ("slow took 121 s, 21 s longer than the committed baseline\n")
 
 
-def flaky(folder: Path, count: int) -> Lane:
+def flaky(folder: Path, count: int, code: int = 1) -> Lane:
     """A lane whose first run names ``count`` failed tests, which pass alone."""
     program = (
         f"import pathlib; pathlib.Path({str(folder / 'fast.failures')!r}).write_text("
-        f"'test_x.py::test\\n' * {count}); raise SystemExit(1)"
+        f"'test_x.py::test\\n' * {count}); raise SystemExit({code})"
     )
     return Lane("fast", (sys.executable, "-c", program))
 
 
-@pytest.mark.parametrize(("count", "code"), [(0, 1), (1, 0), (5, 0), (6, 1)])
+@pytest.mark.parametrize(
+    ("count", "first", "code"), [(0, 1, 1), (1, 1, 0), (5, 1, 0), (6, 1, 1), (1, 3, 3)]
+)
 def test_a_few_failed_tests_run_once_more_and_are_named(
-    tmp_path: Path, count: int, code: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, count: int, first: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not if pytest itself has failed: then some tests have not run at all."""
     monkeypatch.setattr(lanes, "PYTEST", (sys.executable, "-c", "print('1 passed')"))
-    (outcome,) = play((flaky(tmp_path, count),))
+    (outcome,) = play((flaky(tmp_path, count, first),))
     assert outcome.code == code
     assert len(outcome.again) == (count if code == 0 else 0)
+
+
+def test_the_failures_of_the_run_before_are_not_those_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "PYTEST", (sys.executable, "-c", "print('1 passed')"))
+    (tmp_path / "fast.failures").write_text("test_x.py::test\n")
+    (outcome,) = play((says("fast", "ended in the middle", 1),))
+    assert (outcome.code, outcome.again) == (1, ())
+
+
+LANE_OF_TWO = """
+import pytest
+def test_fails_beside_others(): assert False
+@pytest.mark.loss
+def test_loses_a_message(): assert False
+"""
+
+
+def test_a_lane_that_lost_a_message_runs_no_test_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = loss\n")
+    (tmp_path / "test_two.py").write_text(LANE_OF_TWO)
+    plugins = ("-p", "ci_rules", "-p", "no:triomq", "-p", "no:cacheprovider")
+    monkeypatch.setattr(lanes, "PYTEST", (sys.executable, "-m", "pytest", "-q", *plugins))
+    monkeypatch.setattr(lanes, "ROOT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "support"))
+    failures = f"--failures={tmp_path}/two.failures"
+    (outcome,) = play((Lane("two", (*lanes.PYTEST, failures, "test_two.py")),))
+    log = lanes.log_of(outcome.lane).read_text()
+    assert (outcome.code, outcome.again) == (1, ()), log
+    assert "2 failed" in log
+    assert "once more" not in log
 
 
 def expression_of(command: tuple[str, ...]) -> Expression | None:

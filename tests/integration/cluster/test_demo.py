@@ -66,6 +66,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
+@pytest.mark.loss
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.feature("172d")

@@ -73,6 +73,7 @@ def send_at(
         TaskWriter(options, {"value": 0}, "test").write(iter([batch]))
 
 
+@pytest.mark.loss
 @pytest.mark.feature("208a", "205a")
 def test_flights_become_a_lake_with_totals_by_day(
     spark: Any, running: Cluster, examples: Path, monkeypatch: pytest.MonkeyPatch
@@ -99,6 +100,7 @@ def test_flights_become_a_lake_with_totals_by_day(
     )
 
 
+@pytest.mark.loss
 @pytest.mark.feature("208a", "205b", "205c", "203b")
 def test_orders_have_their_newest_state_and_bad_ones_come_back(
     spark: Any, running: Cluster, examples: Path, capfd: pytest.CaptureFixture[str]

@@ -161,6 +161,7 @@ def json_errors(rows: list[Any]) -> list[str]:
     return wrong
 
 
+@pytest.mark.loss
 @pytest.mark.feature("202a", "202b")
 def test_every_body_is_a_good_row_or_a_bad_one_with_its_reason(spark: Any) -> None:
     decoder = JsonDecoder(StructType.fromDDL(SCHEMA))
@@ -181,6 +182,7 @@ def test_every_body_is_a_good_row_or_a_bad_one_with_its_reason(spark: Any) -> No
 # --- the other formats
 
 
+@pytest.mark.loss
 @pytest.mark.feature("202a", "202b")
 def test_text_is_not_mangled(spark: Any) -> None:
     frame = spark.createDataFrame([(b"\xc3\xa4",), (b"\xff",), (b"",)], "mq_value binary")
@@ -198,6 +200,7 @@ def test_text_is_not_mangled(spark: Any) -> None:
     ]
 
 
+@pytest.mark.loss
 @pytest.mark.feature("202a", "202b")
 def test_avro_bodies_become_columns(spark: Any, tmp_path: Path) -> None:
     schema = {
@@ -234,6 +237,7 @@ def test_avro_bodies_become_columns(spark: Any, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.loss
 @pytest.mark.feature("202a", "202b")
 def test_protobuf_bodies_become_columns(spark: Any, tmp_path: Path) -> None:
     field = FieldDescriptorProto
@@ -376,6 +380,7 @@ def test_mistakes_in_sql_and_columns_are_found_on_an_empty_frame(
 # --- brokers
 
 
+@pytest.mark.loss
 def test_a_live_topic_and_what_is_stored_have_the_same_origin(spark: Any, running: Cluster) -> None:
     running.create_topic("Origin", 1)
     places = running.send("Origin", [b"%d" % number for number in range(20)], lambda n: "red")
@@ -398,6 +403,7 @@ def test_a_live_topic_and_what_is_stored_have_the_same_origin(spark: Any, runnin
         assert set(DERIVED) - {"mq_reason"} <= set(row)
 
 
+@pytest.mark.loss
 @pytest.mark.feature("201a", "201b")
 def test_the_commands_bring_a_topic_into_a_lake(
     spark: Any, running: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -457,6 +463,7 @@ def test_the_commands_bring_a_topic_into_a_lake(
 PAGE = "docs/pipeline.md"
 
 
+@pytest.mark.loss
 @pytest.mark.feature("201a")
 def test_the_guide_of_ten_minutes(
     spark: Any,

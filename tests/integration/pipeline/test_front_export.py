@@ -60,6 +60,7 @@ def written(folder: Path, namesrv: str, sink: str = 'path = "lake"') -> str:
     return str(path)
 
 
+@pytest.mark.loss
 @pytest.mark.slow
 @pytest.mark.feature("208b")
 def test_a_project_for_declarative_pipelines_fills_its_tables(tmp_path: Path) -> None:

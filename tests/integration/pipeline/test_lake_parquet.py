@@ -112,6 +112,7 @@ def crash_everywhere(
     raise AssertionError("the work never ends")
 
 
+@pytest.mark.loss
 def test_a_batch_that_is_run_again_is_there_once(spark: Any, tmp_path: Path) -> None:
     files = FailingFiles(spark)
     batch = 0
@@ -130,6 +131,7 @@ def test_a_batch_that_is_run_again_is_there_once(spark: Any, tmp_path: Path) -> 
     assert batch == steps
 
 
+@pytest.mark.loss
 def test_a_batch_with_other_rows_replaces_its_first_run(spark: Any, tmp_path: Path) -> None:
     table = open_table(spark, spec(tmp_path / "lake"), str(tmp_path / "checkpoint"))
     table.append(rows(spark, 0, 10), 7)
@@ -141,6 +143,7 @@ def test_a_batch_with_other_rows_replaces_its_first_run(spark: Any, tmp_path: Pa
     assert numbers(table) == [5, 6, 7, 8, 20, 21], "batches are counted for each checkpoint"
 
 
+@pytest.mark.loss
 @pytest.mark.feature("204c")
 def test_merged_files_have_the_same_rows(spark: Any, tmp_path: Path) -> None:
     files = FailingFiles(spark)
@@ -181,6 +184,7 @@ def test_old_dates_are_deleted(spark: Any, tmp_path: Path) -> None:
         flat.expire(date(2026, 1, 2))
 
 
+@pytest.mark.loss
 @pytest.mark.feature("205b")
 def test_the_newest_row_of_a_key_stays(spark: Any, tmp_path: Path) -> None:
     files = FailingFiles(spark)
@@ -209,6 +213,7 @@ def test_the_newest_row_of_a_key_stays(spark: Any, tmp_path: Path) -> None:
     assert crash_everywhere(files, upsert, again) >= 4
 
 
+@pytest.mark.loss
 def test_a_reader_beside_the_writer_sees_whole_files(spark: Any, tmp_path: Path) -> None:
     table = open_table(spark, spec(tmp_path / "lake"), str(tmp_path / "checkpoint"))
     table.append(rows(spark, 0, 6), 0)

@@ -69,6 +69,7 @@ def place(row: Any) -> tuple[str, int, int]:
     return row.mq_broker, row.mq_queue, row.mq_offset
 
 
+@pytest.mark.loss
 @pytest.mark.feature("202b", "203a", "205a")
 def test_every_row_is_good_bad_or_kept_out(spark: Any, running: Cluster, tmp_path: Path) -> None:
     running.create_topic("Orders", 2)
@@ -121,6 +122,7 @@ def test_every_row_is_good_bad_or_kept_out(spark: Any, running: Cluster, tmp_pat
     assert len(lake(spark, tmp_path, "totals")) == len(totals)
 
 
+@pytest.mark.loss
 @pytest.mark.feature("205a")
 def test_late_rows_are_counted_and_kept(
     spark: Any, running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -148,6 +150,7 @@ def test_late_rows_are_counted_and_kept(
     assert bodies[0].keys() == {"id", "shop", "amount", "cents"}
 
 
+@pytest.mark.loss
 @pytest.mark.feature("203a", "203b", "205b")
 def test_dead_letters_come_back(spark: Any, running: Cluster, tmp_path: Path) -> None:
     """From a topic of dead letters to the topic that they came from; the sink keeps changes."""
@@ -190,6 +193,7 @@ def test_dead_letters_come_back(spark: Any, running: Cluster, tmp_path: Path) ->
     assert sorted(row.id for row in found) == good(range(20))
 
 
+@pytest.mark.loss
 def test_a_batch_that_fails_names_the_cause_and_is_repeated(
     spark: Any, running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +241,7 @@ def numbers_in(folder: Path) -> set[int]:
     return {int(path.name) for path in folder.glob("*") if path.name.isdecimal()}
 
 
+@pytest.mark.loss
 @pytest.mark.feature("204a")
 def test_a_killed_pipeline_keeps_every_row_once(running: Cluster, tmp_path: Path) -> None:
     """SIGKILL between two files of a table, and between the tables and Spark's commit."""

@@ -46,6 +46,7 @@ def run_of(number: int) -> Any:
     return pytest.param(number, id=kind.replace(" ", "-"), marks=marks)
 
 
+@pytest.mark.loss
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [run_of(number) for number in range(len(KINDS))])
 def test_a_fault_inside_a_batch_loses_nothing_and_repeats_nothing(
@@ -58,6 +59,7 @@ def test_a_fault_inside_a_batch_loses_nothing_and_repeats_nothing(
     assert all(each["committed"] == each["planned"] - 1 for each in record["inside"])
 
 
+@pytest.mark.loss
 @pytest.mark.slow
 @pytest.mark.feature("174b")
 def test_a_stream_that_is_killed_ten_times_sends_every_row_and_marks_repeats(

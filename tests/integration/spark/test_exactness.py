@@ -60,6 +60,7 @@ def with_admin(namesrv: str, act: Callable[[Admin], Any]) -> None:
     trio.run(run)
 
 
+@pytest.mark.loss
 def test_a_topic_that_was_created_again_and_has_grown_beyond_the_query(
     running: Cluster, stream: Make
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_topic_that_was_created_again_and_has_grown_beyond_the_query(
     assert next_batch(lenient, end)[0] == []
 
 
+@pytest.mark.loss
 def test_messages_of_inner_batches_are_rows(running: Cluster, stream: Make) -> None:
     with_admin(
         running.namesrv,
@@ -120,6 +122,7 @@ def test_pulls_that_are_refused_end_the_query_at_once(tmp_path: Path, stream: Ma
             reader.initialOffset()
 
 
+@pytest.mark.loss
 def test_a_filter_in_sql_is_the_broker_s(tmp_path: Path, stream: Make) -> None:
     with contextlib.ExitStack() as stack:
         namesrv = stack.enter_context(our_name_server(tmp_path / "namesrv"))
@@ -138,6 +141,7 @@ def test_a_filter_in_sql_is_the_broker_s(tmp_path: Path, stream: Make) -> None:
         assert sum(end["q"]["Sql"]["broker-a"].values()) == 50
 
 
+@pytest.mark.loss
 def test_topics_by_pattern_also_later_ones(running: Cluster, stream: Make) -> None:
     running.create_topic("By-pattern-1", 1)
     running.send("By-pattern-1", numbered("one", 5))
@@ -154,6 +158,7 @@ def test_topics_by_pattern_also_later_ones(running: Cluster, stream: Make) -> No
     with_admin(running.namesrv, lambda admin: admin.delete_topic("By-pattern-1"))
 
 
+@pytest.mark.loss
 def test_a_query_begins_where_the_group_stopped(running: Cluster, stream: Make) -> None:
     running.create_topic("Group", 2)
     running.send("Group", numbered("one", 20))
@@ -168,6 +173,7 @@ def test_a_query_begins_where_the_group_stopped(running: Cluster, stream: Make) 
     assert rows == numbered("two", 20)
 
 
+@pytest.mark.loss
 def test_a_broker_that_was_away_at_the_start_is_read_from_the_start_on(
     tmp_path: Path, stream: Make
 ) -> None:
@@ -195,6 +201,7 @@ def test_a_broker_that_was_away_at_the_start_is_read_from_the_start_on(
             assert next_batch(reader, end)[0] == []
 
 
+@pytest.mark.loss
 def test_reading_goes_on_from_a_slave_and_then_from_the_master(
     tmp_path: Path, stream: Make
 ) -> None:

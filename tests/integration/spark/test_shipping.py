@@ -68,6 +68,7 @@ def test_the_zip_is_the_same_for_the_same_packages(archive: Path, tmp_path: Path
     assert not [name for name in names if "__pycache__" in name or "/broker/" in name]
 
 
+@pytest.mark.loss
 def test_a_task_needs_nothing_but_the_zip_pyarrow_and_numpy(
     running: Cluster, archive: Path, python: Path, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_task_needs_nothing_but_the_zip_pyarrow_and_numpy(
     assert found == {"read": MESSAGES, "written": MESSAGES, "loaded": []}
 
 
+@pytest.mark.loss
 @pytest.mark.feature(175, "207a")
 @pytest.mark.slow
 def test_spark_submit_on_a_standalone_cluster_of_two_workers(
@@ -101,6 +103,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return thin_client(tmp_path_factory.mktemp("thin") / "python")
 
 
+@pytest.mark.loss
 @pytest.mark.feature("207b")
 @pytest.mark.slow
 def test_the_thin_client_of_spark_connect_sends_the_zip(
@@ -125,6 +128,7 @@ def orders():
 """
 
 
+@pytest.mark.loss
 @pytest.mark.feature("207c")
 @pytest.mark.slow
 def test_a_flow_of_spark_declarative_pipelines(

@@ -52,6 +52,7 @@ def read_all(namesrv: str, topic: str, count: int) -> list[Any]:
     return found
 
 
+@pytest.mark.loss
 def test_rows_of_a_key_keep_their_order_and_large_bodies_arrive(tmp_path: Path) -> None:
     with cluster(tmp_path) as running:
         running.create_topic("Keyed", 4)
@@ -78,6 +79,7 @@ def test_rows_of_a_key_keep_their_order_and_large_bodies_arrive(tmp_path: Path) 
         assert all(len(queues) == 1 for queues in places.values())
 
 
+@pytest.mark.loss
 def test_a_broker_that_is_killed_loses_no_row(tmp_path: Path) -> None:
     """Half of the queues go away in the middle, and the others take the rest."""
     with cluster(tmp_path) as running:
@@ -141,6 +143,7 @@ def rows_of(spark: Any, running: Cluster, topic: str) -> Any:
     return reader.option("subscribe", topic).option("includeHeaders", "true").load()
 
 
+@pytest.mark.loss
 @pytest.mark.feature("174a", "174c")
 @pytest.mark.slow
 def test_batch_and_sql_writes(spark: Any, running: Cluster) -> None:
@@ -174,6 +177,7 @@ def test_batch_and_sql_writes(spark: Any, running: Cluster) -> None:
         writer.option("topic", "Written").mode("overwrite").save()
 
 
+@pytest.mark.loss
 @pytest.mark.slow
 def test_the_page(spark: Any, running: Cluster, tmp_path: Path) -> None:
     running.create_topic("order-changes", 2)

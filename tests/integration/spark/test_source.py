@@ -79,6 +79,7 @@ def places(rows: list[Any]) -> list[tuple[str, int, int]]:
     return sorted((row.brokerName, row.queueId, row.offset) for row in rows)
 
 
+@pytest.mark.loss
 @pytest.mark.feature("157b")
 def test_a_batch_query_reads_every_message_once_with_all_columns(
     spark: Any, running: Cluster
@@ -111,6 +112,7 @@ def test_a_batch_query_reads_every_message_once_with_all_columns(
     assert few.select("msgId").distinct().count() == 500
 
 
+@pytest.mark.loss
 @pytest.mark.feature("172a")
 @pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
 def test_tasks_give_spark_arrow_batches(running: Cluster, streaming: bool) -> None:
@@ -134,6 +136,7 @@ def test_tasks_give_spark_arrow_batches(running: Cluster, streaming: bool) -> No
     }
 
 
+@pytest.mark.loss
 @pytest.mark.feature("173a", "173b")
 def test_tags_starts_and_ends(spark: Any, running: Cluster) -> None:
     running.create_topic("cuts", 1)
@@ -194,6 +197,7 @@ def test_an_empty_topic_has_no_rows(spark: Any, running: Cluster) -> None:
     assert read(spark, running, subscribe="empty").count() == 0
 
 
+@pytest.mark.loss
 @pytest.mark.feature("172b")
 def test_available_now_continues_from_its_checkpoint_with_new_queues(
     spark: Any, running: Cluster, tmp_path: Path
@@ -223,6 +227,7 @@ def test_available_now_continues_from_its_checkpoint_with_new_queues(
     assert {broker for broker, _, _ in sent} == {"broker-a", "broker-b"}
 
 
+@pytest.mark.loss
 def test_batches_of_about_so_many_bytes(spark: Any, running: Cluster, tmp_path: Path) -> None:
     """Bodies of 900 bytes are records of about 1,050."""
     running.create_topic("bytes", 1)
@@ -235,6 +240,7 @@ def test_batches_of_about_so_many_bytes(spark: Any, running: Cluster, tmp_path: 
     assert len(counts) < 6, counts
 
 
+@pytest.mark.loss
 def test_two_topics_in_one_stream(spark: Any, running: Cluster, tmp_path: Path) -> None:
     running.create_topic("left", 1)
     running.create_topic("right", 1)
@@ -248,6 +254,7 @@ def test_two_topics_in_one_stream(spark: Any, running: Cluster, tmp_path: Path) 
     assert counts == {"left": 30, "right": 20}
 
 
+@pytest.mark.loss
 @pytest.mark.feature("172b", "172d")
 def test_a_broker_that_restarts_does_not_block_the_query(
     spark: Any, running: Cluster, tmp_path: Path
@@ -293,6 +300,7 @@ def test_a_broker_that_restarts_does_not_block_the_query(
     assert_no_driver_left()
 
 
+@pytest.mark.loss
 def test_a_broker_that_lost_its_store_is_a_data_loss(
     spark: Any, running: Cluster, tmp_path: Path
 ) -> None:
@@ -324,6 +332,7 @@ def test_a_broker_that_lost_its_store_is_a_data_loss(
     assert sorted(bytes(row.value) for row in rows) == [b"new"] * 10 + [b"old"] * 30
 
 
+@pytest.mark.loss
 @pytest.mark.feature("151a")
 def test_an_encrypted_cluster_is_read_with_tls(spark: Any, tmp_path: Path) -> None:
     command = [
@@ -385,6 +394,7 @@ def assert_no_driver_left() -> None:
     wait_for(lambda: not left(), "the reader's process to end", 20)
 
 
+@pytest.mark.loss
 @pytest.mark.feature("200a")
 def test_the_page_of_spark(spark: Any, running: Cluster, tmp_path: Path) -> None:
     running.create_topic("orders", brokers=("broker-a",))

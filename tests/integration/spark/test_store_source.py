@@ -96,6 +96,7 @@ def rows_of(frame: Any) -> list[dict[str, Any]]:
     return in_order(row.asDict() for row in frame.collect())
 
 
+@pytest.mark.loss
 @pytest.mark.feature("206a")
 def test_a_store_has_the_rows_of_its_broker(
     spark: Any, running: StoppableCluster, tmp_path: Path
@@ -198,6 +199,7 @@ class CrashingWork(BatchWork):
         return counts
 
 
+@pytest.mark.loss
 @pytest.mark.feature("206b")
 def test_a_backfill_hands_over_to_the_live_query(
     spark: Any, running: StoppableCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
