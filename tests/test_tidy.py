@@ -46,6 +46,10 @@ PURE = (
         )
     ),
     *(
+        f"remoting/access/{name}.py"
+        for name in ("changes", "control", "documents", "needs", "resources", "rules", "users")
+    ),
+    *(
         f"remoting/messaging/{name}.py"
         for name in (
             *("call_credentials", "checks", "client_settings", "delivered_message"),

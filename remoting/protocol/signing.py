@@ -52,14 +52,17 @@ def content_to_sign(
 
     `version`: on a server, the version of the request: old clients leave one field out.
     """
-    names = [name for name in ext if name != SIGNATURE]
+    names = sorted(ext)
+    if not "".join(names).isascii():
+        names.sort(key=_java_order)
+    if SIGNATURE in ext:
+        names.remove(SIGNATURE)
     if (
         version is not None
         and version <= _UNIQUE_KEY_QUERY_UNSIGNED_VERSION_MAX
         and _UNIQUE_KEY_QUERY in ext
     ):
         names.remove(_UNIQUE_KEY_QUERY)
-    names.sort(key=_java_order)
     return "".join([ext[name] for name in names]).encode("utf-8", "surrogatepass") + bytes(body)
 
 
@@ -103,16 +106,22 @@ def signed(
 
 
 def is_signed_by(
-    ext: Mapping[str, str], body: bytes | memoryview, secret_key: str, *, version: int | None = None
+    ext: Mapping[str, str],
+    body: bytes | memoryview,
+    secret_key: str,
+    *,
+    version: int | None = None,
+    by_date: bool = False,
 ) -> bool:
     """Return whether the field ``Signature`` was made with this secret.
 
-    A client that speaks gRPC signs the date of its call only, in hexadecimal.
+    ``by_date``: the request may be a call of a client that speaks gRPC, which signs the date of its
+    call only, in hexadecimal. From other peers that would be a signature for any request.
 
     The comparison takes the same time wherever the two differ.
     """
     given = ext.get(SIGNATURE, "")
-    date = ext.get(DATE_TIME)
+    date = ext.get(DATE_TIME) if by_date else None
     if date:
         expected = hmac.digest(secret_key.encode(), date.encode(), hashlib.sha1).hex()
         given = given.lower()

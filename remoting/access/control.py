@@ -1,0 +1,97 @@
+"""Decide about one request: who sends it, and may that user do what it needs? SANS-IO."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+import attrs
+
+from triomq.remoting.access.resources import Need
+from triomq.remoting.access.rules import AccessRule
+from triomq.remoting.access.users import AccessUser, UserTable, refused
+from triomq.remoting.errors import Rejected
+
+
+class Check(enum.Enum):
+    """The two checks, as metrics count their refusals."""
+
+    IDENTITY = "authentication"
+    RIGHTS = "authorization"
+
+
+@attrs.frozen
+class AccessDecision:
+    """Whether a need is met, and the rule that decides; None without one, and for super users."""
+
+    allowed: bool
+    rule: AccessRule | None = None
+
+
+@attrs.define(eq=False)
+class AccessControl:
+    """The decisions of one server.
+
+    ``cluster_name``: of the resource that requests about the whole broker use. ``authorizes``:
+    False if every known user may do everything. The lists name request codes that are not checked,
+    which are those of ``authenticationWhitelist`` and ``authorizationWhitelist``.
+    """
+
+    table: UserTable
+    cluster_name: str
+    authorizes: bool = True
+    unauthenticated_codes: Collection[int] = ()
+    unauthorized_codes: Collection[int] = ()
+    refusals: Counter[Check] = attrs.field(factory=Counter, init=False)
+
+    def identify(
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes | memoryview = b"",
+        version: int | None = None,
+        *,
+        by_date: bool = False,
+    ) -> AccessUser | None:
+        """Return who sends a request; None for a code that is not checked. Raises: Rejected."""
+        if code in self.unauthenticated_codes:
+            return None
+        try:
+            return self.table.authenticated(ext, body, version, by_date=by_date)
+        except Rejected:
+            self.refusals[Check.IDENTITY] += 1
+            raise
+
+    def require(
+        self, user: AccessUser | None, needs: Iterable[Need], address: str, code: int = 0
+    ) -> None:
+        """Refuse a request unless its user may do all that it needs.
+
+        *user*: None for nobody: allowed is what needs nothing.
+
+        Raises: Rejected, with the first need that is not met.
+        """
+        if not self.authorizes or code in self.unauthorized_codes:
+            return
+        for need in needs:
+            if user is None:
+                self.refusals[Check.RIGHTS] += 1
+                raise refused(
+                    "Authorization failed. Please verify your access rights and try again."
+                )
+            decision = self.decide(user, need, address)
+            if not decision.allowed:
+                self.refusals[Check.RIGHTS] += 1
+                why = "no matched policies" if decision.rule is None else "the decision is deny"
+                raise refused(
+                    f"{user.subject} has no permission to access {need.resource} from {address},"
+                    f" {why}."
+                )
+
+    def decide(self, user: AccessUser, need: Need, address: str) -> AccessDecision:
+        """Return whether *user* may do what *need* says from *address*, and why."""
+        if user.is_super:
+            return AccessDecision(allowed=True)
+        rule = self.table.rules_of(user.name).deciding(need, address)
+        return AccessDecision(allowed=rule is not None and rule.allow, rule=rule)
