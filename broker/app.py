@@ -46,6 +46,7 @@ from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store, wall_clock_ms
 from triomq.broker.wiring import open_broker
 from triomq.remoting.address import format_address
+from triomq.remoting.client.access import Access
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.proxies import SocksProxies
@@ -126,6 +127,7 @@ async def _run(
         socks=SocksProxies.parse(config.security.socks_proxies),
         busy_poll=False,
         frame_max_bytes=TABLE_BYTES_MAX,
+        hooks=Access(credentials=config.access.inner).hooks,
     )
     if config.broker_role is not BrokerRole.SLAVE and not config.start_beside_master:
         await require_only_master(config, connecting)

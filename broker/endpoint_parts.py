@@ -6,6 +6,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.local_cluster import LocalCluster
 from triomq.broker.service_set import ServiceSet
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
+from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.service import GrpcMessaging
 from triomq.remoting.open_files import Places
 from triomq.remoting.server.connection_sniffer import (
@@ -38,7 +39,8 @@ def open_parts(
         services.registrar.settings.broker_address,
         (config.broker_ip, port),
     )
-    service = GrpcMessaging(cluster, config.endpoint.messaging)
+    access = None if services.control is None else CallAccess(services.control)
+    service = GrpcMessaging(cluster, config.endpoint.messaging, access=access)
     grpc = GrpcServer(
         service.table(),
         config.endpoint.grpc,

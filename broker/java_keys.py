@@ -19,6 +19,12 @@ _TRUSTED_NETWORK = (
 
 REASONS = {
     # meaningless
+    "access file": Reason(
+        "the class that keeps users and rules; here they are in config/access.json"
+    ),
+    "every signature": Reason(
+        "a cache of what was verified or decided; every signature and rule is looked at each time"
+    ),
     "batchqueue": Reason(
         "a cache in front of batch consume queue files, which are searched without one"
     ),

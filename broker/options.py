@@ -10,8 +10,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from triomq.broker.config import BrokerConfig, check_role
+from triomq.broker.config import BrokerConfig, BrokerRole, check_role
 from triomq.broker.java_keys import BROKER_KEYS
+from triomq.broker.services.access.access_settings import check_access
 from triomq.remoting.command_line import defined_entries, file_source
 from triomq.remoting.properties_file import Entry
 from triomq.remoting.saved_settings import load_with_saved
@@ -50,5 +51,7 @@ def load_broker_config(
         sources.append(file_source(file))
     given = [Source("option -D", tuple(definitions)), Source("option", tuple(options))]
     loaded = load_with_saved(BrokerConfig, sources, given, BROKER_KEYS)
-    check_role(loaded.config, loaded.origins)
+    config = loaded.config
+    check_role(config, loaded.origins)
+    check_access(config.access, loaded.origins, slave=config.broker_role is BrokerRole.SLAVE)
     return loaded

@@ -11,6 +11,7 @@ from triomq.broker.addresses import discovery_of
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.processors.clients import notify_members_changed
 from triomq.broker.roles.role import Role
+from triomq.broker.services.access.access_table import AccessTable, open_access_table
 from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.filters import ConsumerFilters, open_consumer_filters
@@ -53,6 +54,7 @@ from triomq.broker.services.transactions.transactions import Transactions
 from triomq.broker.services.versions import Version
 from triomq.broker.store.opening import wall_clock_ms
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.access.control import AccessControl
 from triomq.remoting.address import format_address
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.limits import Limits
@@ -93,6 +95,9 @@ class ServiceSet:
     """On a master with ``pops``."""
     acting_records: ActingRecords | None
     """On a slave, and on a master that was one; None with timerWheelEnable=false."""
+    access: AccessTable
+    control: AccessControl | None
+    """None where everybody may do everything."""
 
     async def start(self, tasks: trio.Nursery) -> None:
         """Start the tasks that need no other server."""
@@ -264,7 +269,8 @@ def open_services(
     transactions = open_transactions(config, store, role, topics, offsets, clients.table, live)
     modes = open_request_modes(directory, config.pop.default_mode, config.pop.default_share)
     offsets.on_forget.append(modes.forget)
-    tables: tuple[PersistedTable, ...] = topics, groups, offsets, delayed, filters, modes
+    access = open_access_table(directory, config.access)
+    tables: tuple[PersistedTable, ...] = topics, groups, offsets, delayed, filters, modes, access
     if timers is not None:
         tables += (timers.counts,)
     if pops is not None:
@@ -295,6 +301,22 @@ def open_services(
         pops=pops,
         reviver=reviver,
         acting_records=records,
+        access=access,
+        control=access_control(config, access),
+    )
+
+
+def access_control(config: BrokerConfig, table: AccessTable) -> AccessControl | None:
+    """Return what decides about requests; None where everybody may do everything."""
+    settings = config.access
+    if not settings.authentication:
+        return None
+    return AccessControl(
+        table.users,
+        config.cluster_name,
+        settings.authorization,
+        settings.unauthenticated_codes,
+        settings.unauthorized_codes,
     )
 
 

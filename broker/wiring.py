@@ -15,6 +15,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.grpc_endpoint import GrpcEndpoint, grpc_port
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.broker.monitor import BrokerSource
+from triomq.broker.processors.access import AccessRequests
 from triomq.broker.processors.broker_config import BrokerConfigRequests
 from triomq.broker.processors.clients import Clients
 from triomq.broker.processors.consumption import Consumption
@@ -63,7 +64,9 @@ from triomq.remoting.client.connector import Connector
 from triomq.remoting.open_files import Places
 from triomq.remoting.protocol.ids import UniqueIds
 from triomq.remoting.saved_settings import SavedSettings
+from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.config import ServerConfig
+from triomq.remoting.server.request_hooks import RequestHook
 from triomq.remoting.server.server import Server
 from triomq.remoting.tls.security_settings import Security
 
@@ -126,6 +129,7 @@ def open_broker(
             )
             if services.acting_records is not None
             else None,
+            services.access if config.access.authentication else None,
         )
     acting = open_acting_option(
         config.replication,
@@ -214,6 +218,8 @@ def open_server(
     )
     pop_checks = PopChecks(topics, groups, live, config.broker_ip, services.pops, services.limits)
     relays = Relays(store, clients, config.broker_name)
+    check = AccessCheck(services.control) if services.control is not None else None
+    require = check.require_for_body if check is not None else None
     processors = Processors(
         send=send,
         send_back=SendBack(send, groups, live, config.broker_ip),
@@ -240,7 +246,7 @@ def open_server(
         ),
         polls=Polls(store, pop_checks, services.held_pops),
         acknowledgements=Acknowledgements(
-            store, pop_checks, config.broker_name, services.held_pops
+            store, pop_checks, config.broker_name, services.held_pops, require
         ),
         assignments=Assignments(
             topics,
@@ -306,10 +312,15 @@ def open_server(
         housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ha_status=HaStatusRequests(store, role.master, role.slave),
         group_changes=group_changes,
+        access=AccessRequests(services.access, role.tables_changed),
+        require_for_body=require,
         reject_sends=always if role.slave is not None else None,
         reject_pulls=role.slave_reads.refuses if role.slave is not None else None,
         reject_commits=role.slave.parted.known if role.slave is not None else None,
     )
+    if check is not None:
+        hooks: tuple[RequestHook, ...] = (*server_config.request_hooks, check)
+        server_config = attrs.evolve(server_config, request_hooks=hooks)
     server = Server(
         server_config,
         handler_table(processors),

@@ -51,6 +51,14 @@ class SystemFiles:
         """Make a small file, or replace its content."""
         path.write_bytes(data)
 
+    def make_private_file(self, path: Path) -> None:
+        """Make a file that only its owner may read, before it gets its content."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(fd, 0o600)
+        finally:
+            os.close(fd)
+
     def sync_path(self, path: Path) -> None:
         """Force the content of a file to the disk."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -84,13 +92,19 @@ def backup_of(path: Path) -> Path:
     return path.with_name(path.name + ".bak")
 
 
-def replace_file(path: Path, content: bytes, files: SystemFiles = SYSTEM) -> None:
+def replace_file(
+    path: Path, content: bytes, files: SystemFiles = SYSTEM, private: bool = False
+) -> None:
     """Replace a file durably; the old content becomes its backup. Blocks: call this in a thread.
+
+    ``private``: only the owner may read it.
 
     Raises: OSError; the old or the new content can still be read.
     """
     files.make_durable_directory(path.parent)
     temporary = path.with_name(path.name + ".tmp")
+    if private:
+        files.make_private_file(temporary)
     files.write_file(temporary, content)
     files.sync_path(temporary)
     # Opened here, so that too many open files end a save while the old content is in its place.

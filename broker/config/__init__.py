@@ -20,6 +20,7 @@ from triomq.broker.config.endpoint_settings import EndpointSettings
 from triomq.broker.config.pool_settings import PoolSettings
 from triomq.broker.config.replication_settings import ReplicationSettings
 from triomq.broker.config.store_settings import StoreSettings
+from triomq.broker.services.access.access_settings import AccessSettings
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.table_limits import BrokerTableLimits
@@ -251,6 +252,7 @@ class BrokerConfig:
     monitor: MonitorSettings = group(MonitorSettings)
     exports: ExportSettings = group(ExportSettings)
     security: SecuritySettings = group(SecuritySettings)
+    access: AccessSettings = group(AccessSettings)
     endpoint: EndpointSettings = group(EndpointSettings)
     replication: ReplicationSettings = group(ReplicationSettings)
     pools: PoolSettings = group(PoolSettings)

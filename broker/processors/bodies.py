@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import trio
 
@@ -58,12 +58,19 @@ def read_body(cls: type[B], body: bytes) -> B:
         raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
 
 
+RequireForBody: TypeAlias = Callable[[Request, JsonBody], None]
+"""Refuses a request that its user may not make with this body. Raises: Rejected."""
+
+
 def with_body(
-    cls: type[B], handle: Callable[[Request, B], Response | Awaitable[Response]]
+    require: RequireForBody | None,
+    cls: type[B],
+    handle: Callable[[Request, B], Response | Awaitable[Response]],
 ) -> Callable[[Request], Response | Awaitable[Response]]:
     """Return a handler that decodes the body of a request, and calls ``handle`` with both.
 
-    The handler raises Rejected for a body that is too long or cannot be decoded.
+    The handler raises Rejected for a body that is too long, cannot be decoded, or that ``require``
+    refuses.
     """
 
     def call(request: Request) -> Response | Awaitable[Response]:
@@ -76,10 +83,15 @@ def with_body(
             raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
         if size > INLINE_BYTES_MAX:
             return read_elsewhere(request)
-        return handle(request, read_body(cls, request.body))
+        return checked(request, read_body(cls, request.body))
+
+    def checked(request: Request, body: B) -> Response | Awaitable[Response]:
+        if require is not None:
+            require(request, body)
+        return handle(request, body)
 
     async def read_elsewhere(request: Request) -> Response:
-        answer = handle(request, await trio.to_thread.run_sync(read_body, cls, request.body))
+        answer = checked(request, await trio.to_thread.run_sync(read_body, cls, request.body))
         return await answer if inspect.isawaitable(answer) else answer
 
     return call

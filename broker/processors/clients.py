@@ -165,7 +165,7 @@ def notify_members_changed(connection: Connection, group: str) -> None:
 
     The request is one-way: it is lost if the connection is.
     """
-    if not connection.told_of_members:
+    if connection.local:
         return
     header = ConsumerGroupHeader(group)
     connection.oneway(new_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True))

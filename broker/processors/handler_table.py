@@ -7,10 +7,12 @@ the reasons.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 
-from triomq.broker.processors.bodies import with_body
+from triomq.broker.processors.access import AccessRequests
+from triomq.broker.processors.bodies import RequireForBody, with_body
 from triomq.broker.processors.broker_config import BrokerConfigRequests
 from triomq.broker.processors.clients import Clients
 from triomq.broker.processors.consumption import Consumption
@@ -48,6 +50,7 @@ from triomq.remoting.protocol.bodies.topics import TopicConfigList
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers import (
     admin,
+    auth,
     client,
     offset,
     pop,
@@ -105,6 +108,9 @@ class Processors:
     housekeeping: Housekeeping
     ha_status: HaStatusRequests
     group_changes: GroupChanges
+    access: AccessRequests
+    require_for_body: RequireForBody | None = None
+    """Set where requests are authorized."""
     reject_sends: Callable[[], bool] | None = None
     """Set on a slave, which takes no messages; called before a request enters its pool."""
     reject_pulls: Callable[[], bool] | None = None
@@ -122,6 +128,8 @@ def handler_table(do: Processors) -> HandlerTable:
     """Return the handlers of every request code that this broker answers."""
     offsets, topics, groups = do.offsets, do.topics, do.groups
     consumption, progress, changes = do.consumption, do.progress, do.group_changes
+    access = do.access
+    with_checked_body = partial(with_body, do.require_for_body)
     send_message = Handler(
         Code.SEND_MESSAGE,
         do.send.handle,
@@ -260,46 +268,59 @@ def handler_table(do: Processors) -> HandlerTable:
         ),
         *in_pool(
             "heartbeat",
-            (Code.HEART_BEAT, with_body(HeartbeatData, do.clients.heartbeat)),
+            (Code.HEART_BEAT, with_checked_body(HeartbeatData, do.clients.heartbeat)),
         ),
         *in_pool(
             "client",
             (Code.UNREGISTER_CLIENT, do.clients.unregister, client.UnregisterClientHeader),
-            (Code.CHECK_CLIENT_CONFIG, with_body(CheckClientBody, do.clients.check)),
+            (Code.CHECK_CLIENT_CONFIG, with_checked_body(CheckClientBody, do.clients.check)),
         ),
         *in_pool("admin", (Code.POP_ROLLBACK, do.pop_rollbacks.roll_back)),
         *in_pool(
             "relay",
             (
                 Code.QUERY_ASSIGNMENT,
-                with_body(QueryAssignmentRequest, do.assignments.query),
+                with_checked_body(QueryAssignmentRequest, do.assignments.query),
             ),
         ),
         *in_pool(
             "lock",
-            (Code.LOCK_BATCH_MQ, with_body(LockRequest, do.locks.lock)),
-            (Code.UNLOCK_BATCH_MQ, with_body(LockRequest, do.locks.unlock)),
+            (Code.LOCK_BATCH_MQ, with_checked_body(LockRequest, do.locks.lock)),
+            (Code.UNLOCK_BATCH_MQ, with_checked_body(LockRequest, do.locks.unlock)),
         ),
         *in_pool(
             "change",
             (Code.UPDATE_AND_CREATE_TOPIC, topics.create, topic.CreateTopicHeader),
-            (Code.UPDATE_AND_CREATE_TOPIC_LIST, with_body(TopicConfigList, topics.create_list)),
+            (
+                Code.UPDATE_AND_CREATE_TOPIC_LIST,
+                with_checked_body(TopicConfigList, topics.create_list),
+            ),
             (Code.DELETE_TOPIC_IN_BROKER, topics.delete, topic.DeleteTopicHeader),
             (
                 Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-                with_body(SubscriptionGroupConfig, groups.put),
+                with_checked_body(SubscriptionGroupConfig, groups.put),
             ),
             (
                 Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-                with_body(SubscriptionGroupList, groups.put_list),
+                with_checked_body(SubscriptionGroupList, groups.put_list),
             ),
             (Code.UPDATE_AND_GET_GROUP_FORBIDDEN, groups.forbid, topic.GroupForbiddenHeader),
             (Code.DELETE_SUBSCRIPTIONGROUP, groups.delete, topic.DeleteGroupHeader),
             (
                 Code.SET_MESSAGE_REQUEST_MODE,
-                with_body(MessageRequestMode, do.assignments.set_mode),
+                with_checked_body(MessageRequestMode, do.assignments.set_mode),
             ),
             (Code.EXCHANGE_BROKER_HA_INFO, changes.master_address, admin.ExchangeHaAddressHeader),
+            (Code.AUTH_CREATE_USER, access.create_user, auth.UserHeader),
+            (Code.AUTH_UPDATE_USER, access.update_user, auth.UserHeader),
+            (Code.AUTH_DELETE_USER, access.delete_user, auth.UserHeader),
+            (Code.AUTH_GET_USER, access.user, auth.UserHeader),
+            (Code.AUTH_LIST_USER, access.users, auth.ListUsersHeader),
+            (Code.AUTH_CREATE_ACL, access.put_rules, auth.AclHeader),
+            (Code.AUTH_UPDATE_ACL, access.put_rules, auth.AclHeader),
+            (Code.AUTH_DELETE_ACL, access.delete_rules, auth.DeleteAclHeader),
+            (Code.AUTH_GET_ACL, access.rules, auth.AclHeader),
+            (Code.AUTH_LIST_ACL, access.all_rules, auth.ListAclsHeader),
         ),
         *in_pool(
             "disk",

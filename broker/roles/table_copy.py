@@ -17,6 +17,7 @@ import trio
 from triomq.broker.replication.slave import MasterAddress
 from triomq.broker.roles.held_tables import HeldTables
 from triomq.broker.roles.pop_handover import PopHandover
+from triomq.broker.services.access.access_table import AccessTable
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP
@@ -27,11 +28,14 @@ from triomq.broker.services.topics import Topics
 from triomq.broker.store.errors import StoreError
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.watermark import Watermark
+from triomq.remoting.access.changes import copied_table
 from triomq.remoting.errors import RemoteProtocolError, RemotingError
 from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from triomq.remoting.protocol.bodies.schema import decode_array
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -71,6 +75,8 @@ class TableCopy:
     """This slave's own."""
     timers: Timers | None = None
     pops: PopHandover | None = None
+    access: AccessTable | None = None
+    """Set where users are authenticated."""
     period_seconds: float = PERIOD_SECONDS
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _delays: HeldTables[DelayOffsetTable] = attrs.field(factory=HeldTables, init=False)
@@ -146,7 +152,16 @@ class TableCopy:
             await self._report_own_commits(address, table)
         await self._copy_delays(address)
         await self._copy_timers(address)
+        await self._copy_access(address)
         self.use_progress()
+
+    async def _copy_access(self, address: str) -> None:
+        """Copy users and rules, which Java's slaves do not. Raises: RemotingError."""
+        if self.access is None:
+            return
+        users = decode_array(User, await self._ask(address, RequestCode.AUTH_LIST_USER))
+        rules = decode_array(Acl, await self._ask(address, RequestCode.AUTH_LIST_ACL))
+        self.access.replace(copied_table(users, rules))
 
     async def _copy_delays(self, address: str) -> None:
         """Hold the progress of delayed messages together with the end of the master's log.

@@ -9,7 +9,7 @@ import abc
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import attrs
 import msgspec
@@ -90,6 +90,9 @@ def _write(out: list[bytes], value: Any, depth: int, indent: bytes) -> Iterator[
 @attrs.define(eq=False)
 class PersistedTable(abc.ABC):
     """A table with its file: how long changes may gather, and which changes the disk has."""
+
+    private: ClassVar[bool] = False
+    """Whether only the owner of the process may read the file."""
 
     path: Path
     gather_seconds: float = attrs.field(default=0.0, kw_only=True)
@@ -228,6 +231,7 @@ class TableSaver:
                 table.path,
                 content,
                 self.disk,
+                table.private,
                 abandon_on_cancel=True,
                 limiter=self._writer,
             )

@@ -25,6 +25,7 @@ from triomq.remoting.errors import Rejected, RemotingError
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.grpc.methods import (
+    AnswerStream,
     CallContext,
     Method,
     MethodTable,
@@ -33,6 +34,7 @@ from triomq.remoting.grpc.methods import (
     unary,
 )
 from triomq.remoting.limits import Limits
+from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.client_settings import retry_delay_ms
 from triomq.remoting.messaging.cluster import BrokerLink, Cluster, refused_by_network
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
@@ -65,6 +67,8 @@ class GrpcMessaging:
     cluster: Cluster
     settings: MessagingSettings = attrs.field(factory=MessagingSettings)
     clock_ms: Callable[[], int] = _wall_clock_ms
+    access: CallAccess | None = None
+    """What may refuse calls; None where everybody may make them, or brokers decide."""
     limits: Limits = attrs.field(init=False)
     clients: KnownClients = attrs.field(init=False)
     telemetry: TelemetryStreams = attrs.field(init=False)
@@ -80,7 +84,7 @@ class GrpcMessaging:
             self.settings.client_idle_ms / 1000,
             lambda: self.cluster.verifies_signatures,
         )
-        self.telemetry = TelemetryStreams(self.cluster, self.clients, self.settings)
+        self.telemetry = TelemetryStreams(self.cluster, self.clients, self.settings, self.access)
         self.renewals = Renewals(self.settings, self.limits, self.clock_ms, self._retry_delay)
 
     async def run(
@@ -118,23 +122,24 @@ class GrpcMessaging:
         receiving = Receiving(
             self.cluster, self.clients, self.renewals, self.settings, self._spawn, self.clock_ms
         )
+        answered = partial(_answered, self.access)
         return MethodTable(
             [
-                _answered("QueryRoute", routing.query_route),
-                _answered("QueryAssignment", routing.query_assignment),
-                _answered("Heartbeat", self.heartbeat),
-                _answered("NotifyClientTermination", self.client_termination),
-                _answered("SendMessage", sending.send),
-                _answered("EndTransaction", sending.end_transaction),
-                _answered("RecallMessage", sending.recall),
-                _answered("AckMessage", settling.acknowledge),
-                _answered("ChangeInvisibleDuration", settling.change_time),
-                _answered("ForwardMessageToDeadLetterQueue", settling.to_dead_letters),
+                answered("QueryRoute", routing.query_route),
+                answered("QueryAssignment", routing.query_assignment),
+                answered("Heartbeat", self.heartbeat),
+                answered("NotifyClientTermination", self.client_termination),
+                answered("SendMessage", sending.send),
+                answered("EndTransaction", sending.end_transaction),
+                answered("RecallMessage", sending.recall),
+                answered("AckMessage", settling.acknowledge),
+                answered("ChangeInvisibleDuration", settling.change_time),
+                answered("ForwardMessageToDeadLetterQueue", settling.to_dead_letters),
                 server_streaming(
                     f"{PATH}ReceiveMessage",
                     pb.ReceiveMessageRequest.FromString,
                     pb.ReceiveMessageResponse.SerializeToString,
-                    receiving.receive,
+                    partial(_received, self.access, receiving.receive),
                 ),
                 bidirectional(
                     f"{PATH}Telemetry",
@@ -243,13 +248,33 @@ async def answer_to_broker(command: Command, answering: Awaitable[Command]) -> C
         return response_to(command, ResponseCode.SYSTEM_ERROR, remark=str(error))
 
 
-def _answered(name: str, handler: Callable[[Any, CallContext], Awaitable[Any]]) -> Method:
+async def _received(
+    access: CallAccess | None,
+    receive: Callable[[Any, Any, CallContext], Awaitable[None]],
+    request: pb.ReceiveMessageRequest,
+    answers: AnswerStream[pb.ReceiveMessageResponse],
+    call: CallContext,
+) -> None:
+    if access is not None:
+        try:
+            access.require("ReceiveMessage", request, call)
+        except Refused as error:
+            await answers.send(pb.ReceiveMessageResponse(status=error.status()))
+            return
+    await receive(request, answers, call)
+
+
+def _answered(
+    access: CallAccess | None, name: str, handler: Callable[[Any, CallContext], Awaitable[Any]]
+) -> Method:
     """Return the line of a unary method; a refusal becomes the status of its answer."""
     request: Any = getattr(pb, f"{name}Request")
     response: Any = getattr(pb, f"{name}Response")
 
     async def handle(asked: Any, call: CallContext) -> Any:
         try:
+            if access is not None:
+                access.require(name, asked, call)
             return await handler(asked, call)
         except RemotingError as error:
             refused = refused_by_network(error)

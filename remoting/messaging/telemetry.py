@@ -26,6 +26,7 @@ from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
 from triomq.remoting.grpc.methods import AnswerStream, CallContext, RequestStream
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
 from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.client_settings import merged_settings
 from triomq.remoting.messaging.cluster import Cluster
 from triomq.remoting.messaging.delivered_message import delivered_message
@@ -64,6 +65,7 @@ class TelemetryStreams:
     cluster: Cluster
     clients: KnownClients
     settings: MessagingSettings
+    access: CallAccess | None = None
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     # The call
@@ -126,10 +128,16 @@ class TelemetryStreams:
                 elif client.commands is not commands:
                     self.clients.require_owner(client, call)
                 if kind == "settings":
+                    if self.access is not None:
+                        self.access.require("Telemetry", command, call)
                     merged = await self.take_settings(client, command.settings)
                     answer = TelemetryCommand(status=status(), settings=merged)
                     await commands.put_alone(answer)
             except Refused as error:
+                if error.code == Code.UNAUTHORIZED:  # the stream goes on, as at Java's proxy
+                    refusal = status(error.code, error.message)
+                    await commands.put_alone(TelemetryCommand(status=refusal))
+                    continue
                 raise CallFailed(_grpc_status(error.code), error.message) from None
             if kind in ("thread_stack_trace", "verify_message_result"):
                 answered = client.waiting.get(getattr(command, kind).nonce)

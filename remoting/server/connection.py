@@ -112,8 +112,10 @@ class Connection:
     poller: Poller
     ended: Callable[["Connection"], None]  # the selector removes the connection
     limit: LogLimit = attrs.field(factory=LogLimit)
-    told_of_members: bool = True
-    """Whether the client divides queues itself, and so must know when its group changes."""
+    local: bool = False
+    """Whether the client is the gRPC service of this process. It divides no queues, and so need not
+    know when a group changes; its signatures are those of its clients' calls.
+    """
     fd: int = attrs.field(init=False)
     peer_text: str = attrs.field(init=False)
     peer_bytes: bytes = attrs.field(init=False)

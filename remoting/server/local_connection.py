@@ -104,7 +104,7 @@ class LocalConnection:
             poller,
             server_side_ended,
             limit,
-            told_of_members=False,
+            local=True,
         )
         return made
 

@@ -78,5 +78,6 @@ class VerifySignature:
         secret = self.secret_of(access_key)
         if secret is None:
             raise Rejected(self.code, f"No acl config for accessKey={access_key}")
-        if not is_signed_by(ext, request.body, secret, version=request.version):
+        local = request.connection.local
+        if not is_signed_by(ext, request.body, secret, version=request.version, by_date=local):
             raise Rejected(self.code, f"Check signature failed for accessKey={access_key}")

@@ -38,7 +38,7 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
     ``arrived`` is Trio's clock when the frame was complete, ``destination`` is where the server
     sent the request: its handler and pool. ``waits_until`` is when a held request waits no longer,
     by Trio's clock, or 0 before its handler has looked; it stays when the request goes through its
-    pool again.
+    pool again. ``user`` is who sent it, where a hook verifies that.
     """
 
     connection: Connection
@@ -55,6 +55,7 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
     # The server sets the destination; a handler's unit test need not.
     destination: "Destination" = cast("Destination", None)
     waits_until: float = 0.0
+    user: Any = None
 
     def wait_seconds(self, limit: float) -> float:
         """Return how long this request may still wait, ``limit`` seconds after it came at most.

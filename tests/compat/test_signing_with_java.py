@@ -1,17 +1,18 @@
-"""Request signing with the official Java classes: the same signatures, its client against our hook,
-our client against its broker.
+"""Request signing with the official Java classes: the same signatures, its client and its mqadmin
+against our users and rules, our client against its broker.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import processes
 import pytest
 import trio
+from access_callers import ROOT, SETTINGS, Caller
 from hooked_cluster import hooked_cluster
 from processes import java_command, java_peer
 
@@ -28,7 +29,6 @@ from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.signing import signed
-from triomq.remoting.server.request_hooks import VerifySignature
 from triomq.sync import Producer, PullConsumer
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
@@ -59,17 +59,42 @@ def test_signatures_are_java_s(
     assert line[1] == signed(ext, body.encode(), mine)["Signature"]
 
 
+@asynccontextmanager
+async def with_access_control(folder: Path) -> AsyncIterator[str]:
+    """A cluster of ours with users and rules; yields the name server's address."""
+    async with hooked_cluster(folder, (), **SETTINGS) as namesrv:
+        yield namesrv
+
+
+def broker_of(namesrv: str) -> str:
+    with BlockingConnection(namesrv) as connection:
+        answer = connection.invoke(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    parts = bytes(answer.body).decode().split('"')
+    return next(part for part in parts if part.startswith("127.0.0.1:"))
+
+
+def give_rights(namesrv: str) -> None:
+    """Let a user send to one topic and read it as one group."""
+    with BlockingConnection(broker_of(namesrv)) as connection:
+        caller = Caller(connection)
+        caller.create_user(ME.access_key, ME.secret_key)
+        topic, group = "Topic:SignedByJava", "Group:signed-group"
+        rights = [[topic, ["Pub"]], [topic, ["Sub"]], [topic, ["Get"]], [group, ["Sub"]]]
+        caller.grant(ME.access_key, rights, None)
+
+
 @pytest.mark.loss
 @pytest.mark.compatible("signed requests", peer="java-client-{java_version}")
+@pytest.mark.feature("167b")
 @pytest.mark.parametrize("serialize", ["JSON", "ROCKETMQ"])
-async def test_a_java_client_signs_for_our_hook(
+async def test_a_java_client_does_what_its_rules_allow(
     java_version: str, serialize: str, tmp_path: Path
 ) -> None:
-    hook = VerifySignature({"rocketmq2": "12345678"}.get)
     define = [*KEYS, f"rocketmq.serialize.type={serialize}"]
-    async with hooked_cluster(tmp_path, [hook]) as namesrv:
+    async with with_access_control(tmp_path) as namesrv:
 
         def talk() -> tuple[list[list[str]], list[list[str]]]:
+            give_rights(namesrv)
             sent = java_peer(
                 java_version, "send", namesrv, "SignedByJava", "10", "TagA", "sync", define=define
             )
@@ -96,16 +121,16 @@ async def test_a_java_client_signs_for_our_hook(
 @pytest.mark.parametrize(
     ("define", "remark"),
     [
-        ([], "No accessKey is configured"),
-        ([KEYS[0], "peer.secretKey=wrong"], "Check signature failed for accessKey=rocketmq2"),
+        ([], "username cannot be null"),
+        ([KEYS[0], "peer.secretKey=wrong"], "check signature failed"),
+        (KEYS, "no permission to access Topic:Refused"),
     ],
 )
 async def test_a_java_client_with_wrong_credentials_is_refused(
     java_version: str, define: list[str], remark: str, tmp_path: Path
 ) -> None:
-    async with hooked_cluster(
-        tmp_path, [VerifySignature({"rocketmq2": "12345678"}.get)]
-    ) as namesrv:
+    async with with_access_control(tmp_path) as namesrv:
+        await trio.to_thread.run_sync(give_rights, namesrv)
         command = java_command(
             java_version, "Peer", "send", namesrv, "Refused", "1", "TagA", "sync", define=define
         )
@@ -114,6 +139,38 @@ async def test_a_java_client_with_wrong_credentials_is_refused(
         )
     assert done.returncode != 0
     assert remark in done.stderr, "the caller sees our remark"
+
+
+@pytest.mark.feature("167c")
+async def test_java_s_mqadmin_creates_users_and_rules(tmp_path: Path) -> None:
+    conf = tmp_path / "home" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "tools.yml").write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")
+    async with with_access_control(tmp_path) as namesrv:
+        address = await trio.to_thread.run_sync(broker_of, namesrv)
+        commands = f"""
+            createUser -b {address} -u rocketmq2 -p 12345678
+            createAcl -b {address} -s User:rocketmq2 -r Topic:T*,Group:G -a Pub,Sub -d Allow
+            getAcl -b {address} -s User:rocketmq2
+            updateUser -b {address} -u rocketmq2 -s disable
+            listUser -b {address}
+            deleteUser -b {address} -u rocketmq2
+            listUser -b {address}
+        """
+        words = [line.split() for line in commands.strip().splitlines()]
+
+        def run() -> list[str]:
+            return processes.java_mqadmin("5.5.0", namesrv, words, home=tmp_path / "home")
+
+        outputs = await trio.to_thread.run_sync(run)
+    assert "success" in outputs[0]
+    assert "success" in outputs[1]
+    for part in "Topic:T*", "Group:G", "Allow", "Pub":
+        assert part in outputs[2]
+    assert "disable" in outputs[4]
+    assert "rocketmq2" in outputs[4]
+    assert "rocketmq2" not in outputs[6]
+    assert "root" in outputs[6]
 
 
 # Our client and Java's broker

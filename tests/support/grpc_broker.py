@@ -19,10 +19,13 @@ from brokers import BrokerPeer, broker_config
 from processes import free_port
 
 from triomq.broker.app import BrokerReady, run_broker
+from triomq.remoting.client.access import Access
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.messaging.service import PATH
+from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.server.request_hooks import RequestHook
 
 TOPIC, GROUP = "Orders", "G"
@@ -205,9 +208,13 @@ class GrpcBroker:
 
 @contextlib.asynccontextmanager
 async def grpc_broker(
-    folder: Path, *, hooks: Sequence[RequestHook] = (), **settings: object
+    folder: Path,
+    *,
+    hooks: Sequence[RequestHook] = (),
+    credentials: Credentials | None = None,
+    **settings: object,
 ) -> AsyncIterator[GrpcBroker]:
-    """Run a broker for the block.
+    """Run a broker for the block; its peer signs with ``credentials``.
 
     It has the topic ``Orders``, and one for each other type of messages, named after it.
     """
@@ -215,7 +222,8 @@ async def grpc_broker(
     config = broker_config(folder, **{"grpcServerPort": port, **settings})
     async with trio.open_nursery() as nursery:
         ready: BrokerReady = await nursery.start(partial(run_broker, config, request_hooks=hooks))
-        async with Connector() as connector:
+        own = ConnectorConfig(**Access(credentials=credentials).options())
+        async with Connector(own) as connector:
             peer = BrokerPeer(connector, ready.address)
             await peer.create_topic(TOPIC, 2)
             for topic in ("FIFO", "DELAY", "TRANSACTION"):

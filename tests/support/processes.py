@@ -246,15 +246,20 @@ def java_peer(
 
 
 def java_mqadmin(
-    version: str, namesrv: str, commands: Sequence[Sequence[object]], seconds: float = 120
+    version: str,
+    namesrv: str,
+    commands: Sequence[Sequence[object]],
+    seconds: float = 120,
+    home: Path | None = None,
 ) -> list[str]:
     """Run commands of RocketMQ's own mqadmin in one JVM; what each of them printed. A command that
-    fails prints its stack trace, which raises here.
+    fails prints its stack trace, which raises here. ``home`` may have credentials in
+    ``conf/tools.yml``.
     """
-    write_logback(PEERS / "home")
+    write_logback(home or PEERS / "home")
     lines = "".join("\t".join([*map(str, command), "-n", namesrv]) + "\n" for command in commands)
     done = subprocess.run(
-        java_command(version, "Mqadmin"),
+        java_command(version, "Mqadmin", home=home),
         input=lines,
         capture_output=True,
         text=True,

@@ -18,7 +18,6 @@ STATIC_TOPICS = "static topics are not offered"
 FILTER = "message filter servers were removed from RocketMQ"
 ROCKSDB = "this broker does not use RocksDB"
 COLD_DATA = "cold-data flow control is not offered"
-ACCESS = "access control comes later"
 OLD_ACCESS = "access control of RocketMQ 4 was removed in 5.3"
 
 _BY_REASON: Mapping[str, tuple[Code, ...]] = {
@@ -108,18 +107,6 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
         Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
         Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
         Code.GET_COLD_DATA_FLOW_CTR_INFO,
-    ),
-    ACCESS: (
-        Code.AUTH_CREATE_USER,
-        Code.AUTH_UPDATE_USER,
-        Code.AUTH_DELETE_USER,
-        Code.AUTH_GET_USER,
-        Code.AUTH_LIST_USER,
-        Code.AUTH_CREATE_ACL,
-        Code.AUTH_UPDATE_ACL,
-        Code.AUTH_DELETE_ACL,
-        Code.AUTH_GET_ACL,
-        Code.AUTH_LIST_ACL,
     ),
     OLD_ACCESS: (
         Code.UPDATE_AND_CREATE_ACL_CONFIG,

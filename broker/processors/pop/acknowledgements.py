@@ -9,6 +9,7 @@ from functools import partial
 
 import attrs
 
+from triomq.broker.processors.bodies import RequireForBody
 from triomq.broker.processors.pop.pop_checks import MESSAGES_MAX, PopChecks
 from triomq.broker.processors.send.pipeline import NOT_DURABLE
 from triomq.broker.services.pop.held_pops import HeldPops
@@ -41,6 +42,8 @@ class Acknowledgements:
     checks: PopChecks
     broker_name: str
     held: HeldPops
+    require: RequireForBody | None = None
+    """Set where requests are authorized."""
 
     def acknowledge(self, request: Request) -> Response | Deferred:
         """Acknowledge a message. Raises: Rejected. Checkpoint: never."""
@@ -71,6 +74,8 @@ class Acknowledgements:
             wanted = [(ack, ack.offsets()) for ack in body.acks]
         except RemoteProtocolError as error:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, error.reason) from None
+        if self.require is not None:
+            self.require(request, body)
         if not wanted:
             raise Rejected(ResponseCode.NO_MESSAGE, "the batch names no message")
         if len(wanted) > ACKS_MAX:

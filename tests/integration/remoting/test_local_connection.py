@@ -134,6 +134,6 @@ async def test_a_client_that_divides_no_queues_is_not_told_of_members(
     local = server.open_local(PEER, notices.append)
     notify_members_changed(local.server_side, "G")
     assert notices == []
-    local.server_side.told_of_members = True
+    local.server_side.local = False
     notify_members_changed(local.server_side, "G")
     assert [notice.code for notice in notices] == [RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]

@@ -1,0 +1,102 @@
+"""Users and rules: AUTH_CREATE_USER (3001) to AUTH_LIST_ACL (3010).
+
+A change is on the disk before it is answered. Where authentication is off, the users can be
+prepared by anybody who may reach the broker, as at RocketMQ. Source:
+broker/processor/AdminBrokerProcessor.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import attrs
+
+from triomq.broker.processors.bodies import read_body
+from triomq.broker.services.access.access_table import AccessTable
+from triomq.remoting.access.changes import AccessChanges
+from triomq.remoting.limits import SETTINGS_BYTES_MAX, require_size
+from triomq.remoting.protocol.bodies.auth import Acl, User
+from triomq.remoting.protocol.bodies.schema import JsonBody, encode_array
+from triomq.remoting.protocol.headers.auth import (
+    AclHeader,
+    DeleteAclHeader,
+    ListAclsHeader,
+    ListUsersHeader,
+    UserHeader,
+)
+from triomq.remoting.server.requests import Request, Response
+
+B = TypeVar("B", bound=JsonBody)
+
+
+@attrs.define(eq=False)
+class AccessRequests:
+    """The handlers. ``changed`` is called after each change: slaves copy the table."""
+
+    table: AccessTable
+    changed: Callable[[], None]
+
+    async def create_user(self, request: Request) -> Response:
+        header: UserHeader = request.header
+        return await self._change(
+            lambda: self._as(request).create_user(header.username, _body(User, request))
+        )
+
+    async def update_user(self, request: Request) -> Response:
+        header: UserHeader = request.header
+        return await self._change(
+            lambda: self._as(request).update_user(header.username, _body(User, request))
+        )
+
+    async def delete_user(self, request: Request) -> Response:
+        header: UserHeader = request.header
+        return await self._change(lambda: self._as(request).delete_user(header.username))
+
+    def user(self, request: Request) -> Response:
+        header: UserHeader = request.header
+        return _answer(self._as(request).user(header.username))
+
+    def users(self, request: Request) -> Response:
+        header: ListUsersHeader = request.header
+        return _answers(self._as(request).users(header.filter))
+
+    async def put_rules(self, request: Request) -> Response:
+        header: AclHeader = request.header
+        return await self._change(lambda: self._as(request).put_rules(header, _body(Acl, request)))
+
+    async def delete_rules(self, request: Request) -> Response:
+        header: DeleteAclHeader = request.header
+        return await self._change(lambda: self._as(request).delete_rules(header))
+
+    def rules(self, request: Request) -> Response:
+        header: AclHeader = request.header
+        return _answer(self._as(request).rules(header.subject))
+
+    def all_rules(self, request: Request) -> Response:
+        header: ListAclsHeader = request.header
+        return _answers(self._as(request).all_rules(header))
+
+    def _as(self, request: Request) -> AccessChanges:
+        return AccessChanges(self.table.users, request.user)
+
+    async def _change(self, change: Callable[[], None]) -> Response:
+        change()
+        self.table.touch()
+        self.changed()
+        await self.table.settled()
+        return Response()
+
+
+def _body(cls: type[B], request: Request) -> B | None:
+    """Return the body, None without one. Raises: Rejected."""
+    require_size(request.body, SETTINGS_BYTES_MAX)
+    return read_body(cls, request.body) if request.body else None
+
+
+def _answer(body: JsonBody | None) -> Response:
+    return Response(body=b"" if body is None else body.encode())
+
+
+def _answers(bodies: Sequence[JsonBody]) -> Response:
+    return Response(body=encode_array(bodies) if bodies else b"")

@@ -1,0 +1,144 @@
+"""AccessSettings: authentication and authorization, under the names of Java's AuthConfig."""
+
+# ruff: noqa: RUF009  (setting() is an attrs field specifier)
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import msgspec
+
+from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.settings import ConfigError, Kind, flag, setting
+
+
+class _InitialUser(msgspec.Struct):
+    username: str
+    password: str
+
+
+class _InnerCredentials(msgspec.Struct, rename="camel"):
+    access_key: str
+    secret_key: str
+    security_token: str | None = None
+
+
+def _credentials(
+    shape: type[_InitialUser] | type[_InnerCredentials], example: str, text: str
+) -> Credentials | None:
+    if not text.strip():
+        return None
+    try:
+        made = msgspec.json.decode(text, type=shape)
+        if isinstance(made, _InitialUser):
+            return Credentials(access_key=made.username, secret_key=made.password)
+        return Credentials(
+            access_key=made.access_key,
+            secret_key=made.secret_key,
+            security_token=made.security_token,
+        )
+    except (msgspec.DecodeError, ValueError):
+        raise ValueError(f"not a user in JSON; write {example}") from None
+
+
+def _user_text(user: Credentials | None) -> str:
+    if user is None:
+        return ""
+    return msgspec.json.encode(_InitialUser(user.access_key, user.secret_key)).decode()
+
+
+def _inner_text(user: Credentials | None) -> str:
+    if user is None:
+        return ""
+    made = _InnerCredentials(user.access_key, user.secret_key, user.security_token)
+    return msgspec.json.encode(made).decode()
+
+
+def _codes(text: str) -> frozenset[int]:
+    try:
+        return frozenset(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError("not a list of request codes; write numbers joined by commas") from None
+
+
+USER: Kind[Credentials | None] = Kind(
+    "a user in JSON, may be empty",
+    lambda text: _credentials(_InitialUser, '{"username":"NAME","password":"SECRET"}', text),
+    _user_text,
+)
+INNER: Kind[Credentials | None] = Kind(
+    "credentials in JSON, may be empty",
+    lambda text: _credentials(_InnerCredentials, '{"accessKey":"NAME","secretKey":"SECRET"}', text),
+    _inner_text,
+)
+CODES: Kind[frozenset[int]] = Kind(
+    "request codes joined by commas, may be empty",
+    _codes,
+    lambda codes: ",".join(map(str, sorted(codes))),
+)
+
+
+@attrs.frozen(kw_only=True)
+class AccessSettings:
+    """Who may do what; docs/security.md explains it."""
+
+    authentication: bool = flag(
+        "authenticationEnabled",
+        False,
+        "refuse requests without the signature of a known user (mqadmin createUser)",
+    )
+    authorization: bool = flag(
+        "authorizationEnabled",
+        False,
+        "refuse what no rule allows the user (mqadmin createAcl); needs authenticationEnabled",
+    )
+    unauthenticated_codes: frozenset[int] = setting(
+        "authenticationWhitelist",
+        CODES,
+        frozenset(),
+        "request codes that need no signature",
+        default_text="empty",
+    )
+    unauthorized_codes: frozenset[int] = setting(
+        "authorizationWhitelist",
+        CODES,
+        frozenset(),
+        "request codes that every user may send",
+        default_text="empty",
+    )
+    initial_user: Credentials | None = setting(
+        "initAuthenticationUser",
+        USER,
+        None,
+        "a super user that is created at the start if it is missing:"
+        ' {"username":"NAME","password":"SECRET"}',
+        default_text="empty",
+        secret=True,
+    )
+    inner: Credentials | None = setting(
+        "innerClientAuthenticationCredentials",
+        INNER,
+        None,
+        "the super user as which this broker signs its own requests, the same on all brokers of a"
+        ' cluster: {"accessKey":"NAME","secretKey":"SECRET"}',
+        default_text="empty",
+        secret=True,
+    )
+
+
+def check_access(settings: AccessSettings, origins: Mapping[str, str], *, slave: bool) -> None:
+    """Refuse settings that would leave a door open, or nobody in. Raises: ConfigError."""
+    if settings.authorization and not settings.authentication:
+        raise ConfigError(
+            origins.get("authorizationEnabled", ""),
+            "authorizationEnabled=true without authenticationEnabled: rules would be for whoever"
+            " the client says it is",
+            "write authenticationEnabled=true as well",
+        )
+    if settings.authentication and slave and settings.inner is None:
+        raise ConfigError(
+            origins.get("authenticationEnabled", ""),
+            "a slave with authenticationEnabled=true has no innerClientAuthenticationCredentials:"
+            " its master would refuse to hand over tables, users and rules",
+            "write the same innerClientAuthenticationCredentials as in the master's file",
+        )

@@ -1,0 +1,93 @@
+"""What each call of the gRPC service needs, and the check before its handler.
+
+Names come from the call itself, by the functions that the handlers use. The requests that a call
+becomes are not checked again: a receipt handle names retry topics, of which users know nothing.
+Source: proxy/…/grpc/pipeline/AuthorizationPipeline.java,
+auth/…/authorization/builder/DefaultAuthorizationContextBuilder.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from triomq.remoting.access.control import AccessControl
+from triomq.remoting.access.resources import Action, Need, group_need, topic_need
+from triomq.remoting.errors import Rejected
+from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.grpc.methods import CallContext
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.messaging.call_credentials import call_credentials
+from triomq.remoting.messaging.checks import group_name, topic_name
+from triomq.remoting.messaging.status_codes import refused_by_broker
+from triomq.remoting.server.access_check import log_refusal
+
+NO_CODE = 0
+"""The request code of a call, which has none: no white list names it."""
+PUB, SUB = Action.PUB, Action.SUB
+
+
+def _topic(resource: pb.Resource, *actions: Action) -> Need:
+    return topic_need(topic_name(resource, system_allowed=True), *actions)
+
+
+def _group(resource: pb.Resource) -> Need:
+    return group_need(group_name(resource), SUB)
+
+
+def _member(request: Any) -> Iterable[Need]:
+    return _group(request.group), _topic(request.topic, SUB)
+
+
+def _of_group(request: Any) -> Iterable[Need]:
+    """A producer names no group: its signature is enough."""
+    return [_group(request.group)] if request.group.name else []
+
+
+def _settings(command: Any) -> Iterable[Need]:
+    if command.WhichOneof("command") != "settings":
+        return
+    settings = command.settings
+    yield from (_topic(topic, PUB) for topic in settings.publishing.topics)
+    if settings.HasField("subscription"):
+        yield _group(settings.subscription.group)
+        yield from (_topic(each.topic, SUB) for each in settings.subscription.subscriptions)
+
+
+CALL_NEEDS: Mapping[str, Callable[[Any], Iterable[Need]]] = {
+    "QueryRoute": lambda request: [_topic(request.topic, PUB, SUB)],
+    "QueryAssignment": _member,
+    "Heartbeat": _of_group,
+    "NotifyClientTermination": _of_group,
+    "SendMessage": lambda request: [_topic(message.topic, PUB) for message in request.messages],
+    "EndTransaction": lambda request: [_topic(request.topic, PUB)],
+    "RecallMessage": lambda request: [_topic(request.topic, PUB)],
+    "ReceiveMessage": lambda request: [
+        _group(request.group),
+        _topic(request.message_queue.topic, SUB),
+    ],
+    "AckMessage": _member,
+    "ChangeInvisibleDuration": lambda request: [_group(request.group)],
+    "ForwardMessageToDeadLetterQueue": _member,
+    "Telemetry": _settings,
+}
+"""Method -> what a request of it needs."""
+
+
+@attrs.frozen(eq=False)
+class CallAccess:
+    """The check."""
+
+    control: AccessControl
+    limit: LogLimit = attrs.field(factory=LogLimit)
+
+    def require(self, name: str, request: Any, call: CallContext) -> None:
+        """Refuse a call that its sender may not make. Raises: Refused."""
+        try:
+            user = self.control.identify(NO_CODE, call_credentials(call.metadata), by_date=True)
+            self.control.require(user, CALL_NEEDS[name](request), call.peer[0])
+        except Rejected as error:
+            log_refusal(self.limit, f"call {name}", f"{call.peer[0]}:{call.peer[1]}", error)
+            raise refused_by_broker(error.code, error.remark) from None

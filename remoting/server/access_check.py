@@ -1,0 +1,80 @@
+"""Access control at the door of a server: the request hook that asks ``remoting/access``.
+
+The hook verifies who sends a request, and refuses it unless that user may do what its header needs.
+Where the body says what is needed, the handler that decodes the body asks ``require_for_body``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from triomq.remoting.access.control import AccessControl
+from triomq.remoting.access.needs import BODY_NEEDS, HEADER_NEEDS
+from triomq.remoting.access.users import refused
+from triomq.remoting.errors import Rejected, RemotingError
+from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.server.requests import Request
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(eq=False)
+class AccessCheck:
+    """The hook. It leaves the user in ``Request.user``."""
+
+    control: AccessControl
+    limit: LogLimit = attrs.field(factory=LogLimit)
+
+    def __call__(self, request: Request) -> None:
+        """Refuse a request that its sender may not make. Raises: Rejected."""
+        if request.connection.local:
+            return  # a call of the gRPC service, which has checked it
+        try:
+            ext = request.ext()
+        except RemotingError as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        try:
+            self._check(request, ext)
+        except Rejected as error:
+            log_refusal(
+                self.limit, f"request {int(request.code)}", request.connection.peer_text, error
+            )
+            raise
+
+    def _check(self, request: Request, ext: Mapping[str, str]) -> None:
+        code = int(request.code)
+        control = self.control
+        request.user = control.identify(code, ext, request.body, request.version)
+        needs = HEADER_NEEDS.get(code)
+        if needs is not None:
+            control.require(
+                request.user,
+                needs(request.header, control.cluster_name),
+                request.connection.peer[0],
+                code,
+            )
+        elif code not in BODY_NEEDS:
+            raise refused(f"request code {code} has no entry in the table of access control.")
+
+    def require_for_body(self, request: Request, body: Any) -> None:
+        """Refuse a request that needs more for its body than its user may. Raises: Rejected."""
+        needs = BODY_NEEDS.get(int(request.code))
+        if needs is not None and not request.connection.local:
+            try:
+                self.control.require(
+                    request.user, needs(body), request.connection.peer[0], int(request.code)
+                )
+            except Rejected as error:
+                peer = request.connection.peer_text
+                log_refusal(self.limit, f"request {int(request.code)}", peer, error)
+                raise
+
+
+def log_refusal(limit: LogLimit, what: str, peer: str, error: Rejected) -> None:
+    """Say who was refused: one line in ten seconds, however many there are."""
+    limit.log(logger, logging.WARNING, "refused %s from %s: %s", what, peer, error.remark)
