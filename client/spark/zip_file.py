@@ -20,7 +20,12 @@ FOLDERS = (
     "remoting/tls",
 )
 """of the package, with all that is in them"""
-FILES = ("__init__.py", "pipeline.py", "spark.py", "client/__init__.py", "remoting/*.py")
+FILES = {
+    "": ("__init__.py", "pipeline.py", "spark.py"),
+    "client": ("__init__.py", "shared_names.py"),
+    "remoting": ("*.py",),
+}
+"""Folder of the package → patterns of single files."""
 
 
 def write_zip(target: str | Path) -> Path:
@@ -36,17 +41,23 @@ def write_zip(target: str | Path) -> Path:
 
 
 def _own_files() -> Iterator[tuple[str, Path]]:
-    package = Path(str(importlib.resources.files("triomq")))
     name = "pyspark_triomq/__init__.py"  # where the zip is on the PYTHONPATH, Spark finds it
-    yield name, package.parent / name
-    for pattern in FILES:
-        for source in package.glob(pattern):
-            yield f"triomq/{source.relative_to(package).as_posix()}", source
-    for folder in FOLDERS:  # in a checkout these are links, which rglob does not follow
-        root = (package / folder).resolve()
+    yield name, _folder("").parent / name
+    for folder, patterns in FILES.items():
+        for pattern in patterns:
+            for source in _folder(folder).glob(pattern):
+                yield f"triomq/{folder}/{source.name}".replace("//", "/"), source
+    for folder in FOLDERS:
+        root = _folder(folder)
         for source in root.rglob("*"):
             if source.is_file() and "__pycache__" not in source.parts:
                 yield f"triomq/{folder}/{source.relative_to(root).as_posix()}", source
+
+
+def _folder(name: str) -> Path:
+    """Return a folder of the package: in a checkout it is a link, or beside the package."""
+    package = f"triomq/{name}".strip("/").replace("/", ".")
+    return Path(str(importlib.resources.files(package))).resolve()
 
 
 def _attrs_files() -> Iterator[tuple[str, Path]]:
