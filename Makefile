@@ -15,7 +15,7 @@ PART ?= all
 
 comma := ,
 
-.PHONY: help demo test test-all ci nightly test-pythons compose-test wheelhouse spark-zip check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
+.PHONY: help demo test test-all ci nightly test-pythons compose-test wheelhouse spark-zip check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -102,6 +102,14 @@ spark-chaos: $(VENV)/.dev ## faults inside the micro-batches of Spark queries, R
 
 bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run
 	$(BIN)/python tests/bench/side_by_side.py $(ARGS)
+
+figures: $(VENV)/.dev peers ## measure again what tests/figures.json says (a quiet machine; make compose-test ARGS=--record for the rest)
+	$(BIN)/python tests/bench/bench_start.py --record
+	$(BIN)/python tests/bench/bench_backlog.py --record
+	$(BIN)/python tests/bench/bench_timers.py --pending 0 --record
+	$(BIN)/python tests/bench/bench_queues.py --counts 8,50000 --no-java --record
+	$(BIN)/python tests/bench/java_programs.py --only latency --record
+	$(BIN)/python tests/bench/side_by_side.py --record
 
 bench-store: $(VENV)/.dev peers ## what the store costs beside the Java broker (about 40 minutes; ARGS="--seconds 1 --rounds 1 --warm-up 10" for less), plots into docs
 	$(BIN)/python tests/bench/bench_recovery.py

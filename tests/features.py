@@ -8,6 +8,7 @@ makes the file say what the run proved.
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 from collections import Counter
@@ -36,9 +37,10 @@ def main(*words: str) -> int:
             continue
         for clause, names in record["proven"].items():
             tests.setdefault(ledger.clause(clause), []).extend(names)
-    for line in report(ledger, tests):
+    today = datetime.date.today()
+    for line in report(ledger, tests, today):
         print(line)
-    counts = Counter(row.status(tests) for row in ledger.rows.values())
+    counts = Counter(row.status(tests, today) for row in ledger.rows.values())
     print(
         f"\n{counts['proven']} of {len(ledger.rows)} rows are proven by this run,"
         f" {counts['partly']} partly"

@@ -125,7 +125,7 @@ NIGHTLY = (
     Lane("simulate", ("make", "simulate", "SEEDS=2000"), apart=True),
     Lane("fault-test", ("make", "fault-test", "SCHEDULES=40"), apart=True),
     Lane("spark-chaos", ("make", "spark-chaos"), apart=True),
-    Lane("bench", ("make", "bench"), apart=True),
+    Lane("figures", ("make", "figures"), apart=True),
 )
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bench_broker import call, connect, create_topic, frame, run_shape
 from broker_pair import TOPIC, Broker, end_offset_of, our_server, telling_of_the_dead
+from figures import add_record_option, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
@@ -84,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--reads", type=int, default=300, help="at the tail, in each round")
+    add_record_option(parser)
     options = parser.parse_args(argv)
     folder = Path(tempfile.mkdtemp(prefix="backlog-"))
     try:
@@ -128,6 +130,13 @@ def main(argv: list[str] | None = None) -> int:
     print(
         f"| read at the tail, p50 ms | {p50['empty']:.2f} | {p50['full']:.2f} |"
         f" {p50['full'] / p50['empty']:.2f} |"
+    )
+    record(
+        options.record,
+        "55a",
+        min(rate["full"] / rate["empty"], p50["empty"] / p50["full"]),
+        f"{rate['full']:,.0f} sends a second with {unread:,} unread messages, {rate['empty']:,.0f}"
+        f" with none; reads at the tail {p50['full']:.2f} ms (p50) and {p50['empty']:.2f} ms",
     )
     return 0
 

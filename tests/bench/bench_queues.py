@@ -25,6 +25,7 @@ from pathlib import Path
 
 from bench_broker import call, connect, frame, run_shape
 from broker_pair import Broker, broker_pair, end_offset_of, warm_up
+from figures import add_record_option, record
 from line_plot import line_plot
 from side_by_side import anonymous_mb
 
@@ -173,6 +174,7 @@ def main(argv: list[str] | None = None) -> int:
         type=Path,
         help="file with the figures of earlier runs; those of this one are added",
     )
+    add_record_option(parser)
     options = parser.parse_args(argv)
     steps = load_steps(options.steps)
     print(
@@ -208,6 +210,13 @@ def main(argv: list[str] | None = None) -> int:
     print(
         f"\nours: {ours[-1].queues:,} queues give {ours[-1].rate / few.rate:.2f} of the rate of"
         f" {few.queues}; {more_kb / more_queues:.1f} KB of memory a queue"
+    )
+    record(
+        options.record,
+        "153b",
+        ours[-1].rate / few.rate,
+        f"{few.rate:,.0f} sends a second with {few.queues} queues, {ours[-1].rate:,.0f} with"
+        f" {ours[-1].queues:,}",
     )
     return 0
 

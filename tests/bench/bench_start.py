@@ -1,18 +1,19 @@
 """How soon something can be used, and how soon it is gone: servers, ``mqadmin``, a cluster inside
 this loop, producer and consumer.
 
-    python tests/bench/bench_start.py [--starts 9]
+    python tests/bench/bench_start.py [--starts 9] [--record]
 
 A server: from the start of its process to its first answer, byte code cached, and what is resident
 then. ``mqadmin``: whole runs of the command. Clients: how long their ``async with`` takes to end,
-with a consumer that holds a pull at the broker. Nothing is asserted; medians, and the least and the
-largest of all starts.
+with a consumer that holds a pull at the broker. ``examples/registration.py``: what its user waits.
+Nothing is asserted; medians, and the least and the largest of all starts.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -24,11 +25,12 @@ from pathlib import Path
 
 import trio
 from bench_broker import call, connect, frame
+from figures import add_record_option, record
 from java_programs import memory_mb
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
-from processes import free_port
+from processes import ROOT, free_port
 
 from triomq import Producer, PullConsumer, PushConsumer
 from triomq.testing import local_cluster
@@ -99,17 +101,31 @@ def mqadmin(*words: str) -> float:
     return time.perf_counter() - begin
 
 
-def show(what: str, unit: str, figures: list[float]) -> None:
-    print(
-        f"| {what} | {unit} | {statistics.median(figures):.3g} | {min(figures):.3g} to"
-        f" {max(figures):.3g} |",
-        flush=True,
+def registration(namesrv: str) -> tuple[float, float]:
+    """What the user of the example waits, in ms: for four calls, and for one call and one send."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "registration.py"), namesrv],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
     )
+    four, one = re.findall(r": (\d+) ms", done.stdout)
+    return float(four), float(one)
 
 
-async def inside(starts: int) -> None:
+def show(what: str, unit: str, figures: list[float]) -> str:
+    """Print a row; return it as words."""
+    median, least, most = statistics.median(figures), min(figures), max(figures)
+    print(f"| {what} | {unit} | {median:.3g} | {least:.3g} to {most:.3g} |", flush=True)
+    return f"{what}: {median:.3g} {unit} ({least:.3g} to {most:.3g}), median of {len(figures)}"
+
+
+async def inside(starts: int, file: Path | None) -> None:
     """A cluster in this loop, and clients of it; the first one loads what the others have."""
     ready, producer_ends, push_ends, pull_ends, admin = [], [], [], [], []
+    waits = []
     for _ in range(starts + 1):
         async with AsyncExitStack() as stack:
             begin = time.perf_counter()
@@ -118,6 +134,7 @@ async def inside(starts: int) -> None:
             admin.append(
                 await trio.to_thread.run_sync(mqadmin, "topicList", "-n", cluster.namesrv_address)
             )
+            waits.append(await trio.to_thread.run_sync(registration, cluster.namesrv_address))
             async with Producer(cluster.namesrv_address, group="p") as producer:
                 await producer.send("T", b"x")
                 begin = time.perf_counter()
@@ -136,39 +153,54 @@ async def inside(starts: int) -> None:
                 await trio.sleep(0.1)
                 begin = time.perf_counter()
             pull_ends.append(time.perf_counter() - begin)
-    show("a cluster in this loop, ready", "ms", ready[1:])
-    show("mqadmin topic list, whole run", "s", admin[1:])
-    for name, ends in (
-        ("Producer", producer_ends),
-        ("PushConsumer", push_ends),
-        ("PullConsumer", pull_ends),
-    ):
-        show(f"{name}, end of its block", "s", ends[1:])
+    said = show("a cluster in this loop, ready", "ms", ready[1:])
+    record(file, "180b", statistics.median(ready[1:]), said)
+    said = show("mqadmin topic list, whole run", "s", admin[1:])
+    record(file, "170e", statistics.median(admin[1:]), said)
+    all_ends = {
+        "Producer": producer_ends[1:],
+        "PushConsumer": push_ends[1:],
+        "PullConsumer": pull_ends[1:],
+    }
+    rows = [show(f"{name}, end of its block", "s", ends) for name, ends in all_ends.items()]
+    record(file, "171d", max(map(max, all_ends.values())), "; ".join(rows))
+    four, one = ([pair[which] for pair in waits[1:]] for which in (0, 1))
+    rows = [
+        show("registration, four calls of 50 ms", "ms", four),
+        show("registration, one call and one send", "ms", one),
+    ]
+    record(file, "155b", statistics.median(one) - 50, "; ".join(rows))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--starts", type=int, default=9)
-    starts = parser.parse_args().starts
+    add_record_option(parser)
+    options = parser.parse_args()
     print("| | unit | median | least to most |\n|---|---|---:|---:|")
     with tempfile.TemporaryDirectory() as cache:
         ENVIRONMENT["PYTHONPYCACHEPREFIX"] = cache
-        servers(starts)
-        trio.run(inside, starts)
+        servers(options.starts, options.record)
+        trio.run(inside, options.starts, options.record)
 
 
-def servers(starts: int) -> None:
+def servers(starts: int, file: Path | None) -> None:
     programs: dict[str, Callable[[Path], tuple[float, float]]] = {
         "mqnamesrv": name_server,
         "mqbroker": broker,
     }
+    seconds: dict[str, float] = {}
+    memory: dict[str, float] = {}
     for name, start in programs.items():
         figures = []
         for _ in range(starts + 1):
             with tempfile.TemporaryDirectory() as folder:
                 figures.append(start(Path(folder)))
-        show(f"{name}, first answer", "s", [seconds for seconds, _ in figures[1:]])
-        show(f"{name}, resident when idle", "MB", [memory for _, memory in figures[1:]])
+        answers, sizes = ([pair[which] for pair in figures[1:]] for which in (0, 1))
+        seconds[show(f"{name}, first answer", "s", answers)] = statistics.median(answers)
+        memory[show(f"{name}, resident when idle", "MB", sizes)] = statistics.median(sizes)
+    record(file, "179b", max(seconds.values()), "; ".join(seconds))
+    record(file, "179c", max(memory.values()), "; ".join(memory))
     show("mqadmin --help, whole run", "s", [mqadmin("--help") for _ in range(starts + 1)][1:])
 
 

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench_broker import call, connect, create_topic, frame
+from figures import add_record_option, record
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
@@ -118,7 +119,7 @@ def memory_mb(process: subprocess.Popen[bytes]) -> float:
     return int(line.split()[1]) / 1024
 
 
-def measure_lateness(address: str, rate: int, seconds: int) -> None:
+def measure_lateness(address: str, rate: int, seconds: int, file: Path | None) -> None:
     create_topic(address, "Late")
     count = rate * seconds
     # Sending takes its time, and must be over before the first is due.
@@ -131,12 +132,14 @@ def measure_lateness(address: str, rate: int, seconds: int) -> None:
     time.sleep(max(0.0, begin / 1000 + seconds + 3 - time.time()))
     found = read_all(address, "Late", count, 60)
     late = sorted(stored - at for stored, at in found)
-    print(
+    p99 = late[len(late) * 99 // 100]
+    said = (
         f"{rate:,} due a second for {seconds} s: {len(late):,} of {count:,} delivered, late"
-        f" {statistics.median(late):.0f} ms (p50), {late[len(late) * 99 // 100]} ms (p99),"
-        f" {late[-1]} ms (longest), {late[0]} ms (shortest); sent at {count / sent:,.0f} a second",
-        flush=True,
+        f" {statistics.median(late):.0f} ms (p50), {p99} ms (p99),"
+        f" {late[-1]} ms (longest), {late[0]} ms (shortest); sent at {count / sent:,.0f} a second"
     )
+    print(said, flush=True)
+    record(file, "177b", p99, said)
 
 
 class LiveSends(threading.Thread):
@@ -161,7 +164,7 @@ class LiveSends(threading.Thread):
         return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
 
 
-def measure_burst(address: str, count: int) -> None:
+def measure_burst(address: str, count: int, file: Path | None) -> None:
     create_topic(address, "Burst")
     create_topic(address, "Live")
     at = (int(time.time() * 1000) + 8_000 + count // 8) // 1000 * 1000 + 500
@@ -186,12 +189,14 @@ def measure_burst(address: str, count: int) -> None:
     found = read_all(address, "Burst", count, 120)
     first, last = found[0][0], max(stored for stored, _ in found)
     calm, busy = live.rate(before, at / 1000 - 1), live.rate(at / 1000, last / 1000)
-    print(
-        f"{count:,} due in one second: {len(found):,} delivered in {(last - first) / 1000:.1f} s,"
-        f" {len(found) / max(0.001, (last - first) / 1000):,.0f} a second; live sends {calm:,.0f}"
-        f" a second before, {busy:,.0f} meanwhile ({busy / max(1.0, calm):.0%})",
-        flush=True,
+    seconds = (last - first) / 1000
+    said = (
+        f"{count:,} due in one second: {len(found):,} delivered in {seconds:.1f} s,"
+        f" {len(found) / max(0.001, seconds):,.0f} a second; live sends {calm:,.0f}"
+        f" a second before, {busy:,.0f} meanwhile ({busy / max(1.0, calm):.0%})"
     )
+    print(said, flush=True)
+    record(file, "116b", seconds, said)
 
 
 def measure_pending(folder: Path, namesrv: str, count: int) -> None:
@@ -232,15 +237,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--burst", type=int, default=200_000)
     parser.add_argument("--pending", type=int, default=1_000_000)
+    add_record_option(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="triomq-timers-") as place:
         folder = Path(place)
         with processes.our_name_server(folder / "namesrv") as namesrv:
             with broker_on(folder / "a", namesrv) as (address, _):
                 if arguments.rate:
-                    measure_lateness(address, arguments.rate, arguments.seconds)
+                    measure_lateness(address, arguments.rate, arguments.seconds, arguments.record)
                 if arguments.burst:
-                    measure_burst(address, arguments.burst)
+                    measure_burst(address, arguments.burst, arguments.record)
             if arguments.pending:
                 measure_pending(folder / "b", namesrv, arguments.pending)
 

@@ -31,6 +31,7 @@ from pathlib import Path
 
 from bench_broker import QUEUES, call, connect, create_topic, frame, run_shape
 from broker_pair import TOPIC, Broker, broker_pair, processes
+from figures import add_record_option, record
 from side_by_side import cpu_seconds
 from verdict_table import Missing, Report, Row, surely_ending
 
@@ -511,6 +512,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--json", type=Path, help="where to write the figures (.bench/java-programs.json)"
     )
+    add_record_option(parser)
     parser.add_argument("--no-java-broker", action="store_true", help="our broker alone")
     options = parser.parse_args(argv)
     need_peers()
@@ -518,7 +520,27 @@ def main(argv: list[str] | None = None) -> int:
     with surely_ending(SECONDS_MAX), broker_pair(with_java=not options.no_java_broker) as brokers:
         measure(brokers, brokers[0].folder.parent, options, report)
         report.finish(options.json)
+    record_latency(report, options.record)
     return 0
+
+
+def record_latency(report: Report, file: Path | None) -> None:
+    """The clauses about the time from send() to the listener."""
+    rows = {row.what: row for table in report.tables for row in table.rows}
+    p50, p99 = rows.get("latency, p50"), rows.get("latency, p99")
+    if p50 is None or p99 is None or p50.ours is None or p99.ours is None:
+        return  # --only has left it out
+    if any(note.startswith("latency of ours: only") for note in report.notes):
+        return  # these are not the latencies at this rate
+    said = (
+        f"{p50.ours:.2f} ms (p50), {p99.ours:.2f} ms (p99) from send() to the listener of a push"
+        f" consumer at {LATENCY_RATE} messages a second"
+    )
+    if p50.peer is not None and p99.peer is not None:
+        said += f"; {p50.peer:.2f} and {p99.peer:.2f} ms with the Java broker"
+    record(file, "42a", p50.ours, said)
+    record(file, "86b", p99.ours, said)
+    record(file, "154b", p99.ours, said)
 
 
 if __name__ == "__main__":

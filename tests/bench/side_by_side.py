@@ -42,6 +42,7 @@ from bench_broker import (
     parse_shapes,
     run_shape,
 )
+from figures import add_record_option, record
 
 TOPIC = "SideBySide"
 FILLED = PULL_OFFSETS.start + 10_000
@@ -59,6 +60,10 @@ class Load:
 
     def __str__(self) -> str:
         return f"{self.connections} x {self.in_flight}" + (" TLS" if self.tls else "")
+
+
+RECORDED = Load(64, 8)
+"""The load of clause 152a."""
 
 
 def broker_script() -> str:
@@ -197,6 +202,7 @@ def main() -> int:
     parser.add_argument("--no-echo", action="store_true", help="no echoes")
     parser.add_argument("--no-pull", action="store_true", help="no pulls")
     parser.add_argument("--no-java-check", action="store_true")
+    add_record_option(parser)
     options = parser.parse_args()
     if processes.java_home("5.5.0") is None:
         raise SystemExit("the Java broker is not installed: run `make peers`")
@@ -285,6 +291,12 @@ def main() -> int:
                         side.measure(load, options.seconds / 2)
             print("\nSEND_MESSAGE_V2, 1 KiB")
             print_table(loads, ours, java, markdown=options.markdown)
+            if RECORDED in loads:
+                rate, other = (
+                    side.median(RECORDED, lambda result: result.rate) for side in (ours, java)
+                )
+                said = f"{rate:,.0f} messages a second over {RECORDED}, Java's broker {other:,.0f}"
+                record(options.record, "152a", rate / other, said)
             if echoes:
                 print("\nGET_MAX_OFFSET (the stages without the store)")
                 print_table(echoes, ours, java, markdown=options.markdown)

@@ -38,6 +38,9 @@ from grpc_broker import GrpcClient
 
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+from figures import record
+
 pytestmark = [pytest.mark.compose, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SERVERS = ("namesrv-1", "namesrv-2", "broker-a", "broker-a-slave", "broker-b", "broker-b-slave")
@@ -76,7 +79,9 @@ trio.run(main)
 
 
 @pytest.fixture(scope="module")
-def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
+def compose(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Compose]:
     """The cluster of the compose file, healthy."""
     began = time.monotonic()
 
@@ -110,9 +115,13 @@ def compose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
             project("build", "admin")
             note("image")
             try:
+                up = time.monotonic()
                 project("up", "-d")
                 project.wait_healthy(SERVERS)
                 note("healthy")
+                seconds = time.monotonic() - up
+                said = f"{seconds:.1f} s from `up` until all services are healthy"
+                record(request.config.getoption("--record"), "168b", seconds, said)
                 yield project
             finally:
                 project("down", "--volumes", "--timeout", "10", check=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from ci_rules import is_worker
-from feature_ledger import Ledger, LedgerError, load_ledger
+from feature_ledger import FIGURES, Ledger, LedgerError, load_ledger
 
 _clauses: dict[str, list[str]] = {}
 _passed: dict[str, list[str]] = {}
@@ -26,6 +26,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--features",
         metavar="FILE",
         help="write which clauses of docs/features.md the passed tests prove",
+    )
+    parser.addoption(
+        "--record",
+        metavar="FILE",
+        nargs="?",
+        const=FIGURES,
+        type=Path,
+        help="a test that measures a clause writes its figure into tests/figures.json (or FILE)",
     )
 
 

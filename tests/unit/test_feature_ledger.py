@@ -4,6 +4,7 @@ by dated figures; CI's rules on skips and second tries hold.
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import subprocess
@@ -23,6 +24,9 @@ from feature_ledger import (
 )
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "bench"))
+from figures import record  # noqa: E402
+
 PAGE = (
     "| 1 | Frames | They parse. | |\n| 2 | Codes | 0 is success; others raise. | |\n| 3 | Start |"
     " Ready in 1 s. | |\n"
@@ -31,26 +35,88 @@ CLAUSES = """
 [row.2]
 a = "0 is success"
 b = "others raise"
-[measured.3a]
-figure = "0.4 s"
-date = 2026-11-24
-command = "make bench"
+[measured]
+3a = { most = 1, unit = "s" }
 """
+TODAY = datetime.date(2026, 12, 15)
+
+
+def figures(**changed: object) -> str:
+    """A figures file of three weeks before TODAY."""
+    known = {
+        "value": 0.4,
+        "figure": "ready in 0.4 s",
+        "date": "2026-11-24",
+        "machine": "2 cores",
+        "command": "make bench",
+        "commit": "abc",
+    }
+    return json.dumps({"3a": {**known, **changed}})
 
 
 def test_a_row_is_proven_when_all_its_clauses_are() -> None:
-    ledger = read_ledger(PAGE, CLAUSES)
-    assert [ledger.rows[number].status({}) for number in (1, 2, 3)] == ["-", "-", "proven"]
+    ledger = read_ledger(PAGE, CLAUSES, figures())
+
+    def status(tests: dict[str, list[str]]) -> list[str]:
+        return [ledger.rows[number].status(tests, TODAY) for number in (1, 2, 3)]
+
+    assert status({}) == ["-", "-", "proven"]
     tests = {"1a": ["x"], "2b": ["y"]}
-    assert [ledger.rows[number].status(tests) for number in (1, 2, 3)] == [
-        "proven",
-        "partly",
-        "proven",
-    ]
-    text = "\n".join(report(ledger, tests))
+    assert status(tests) == ["proven", "partly", "proven"]
+    text = "\n".join(report(ledger, tests, TODAY))
     assert "MISSING: 0 is success" in text
-    assert "measured 2026-11-24: 0.4 s (make bench)" in text
-    assert ledger.rows[2].status({**tests, "2a": ["z"]}) == "proven"
+    assert "promised: at most 1 s" in text
+    assert "measured 2026-11-24: ready in 0.4 s" in text
+    assert "(make bench; 2 cores; commit abc)" in text
+    assert "PARTLY" not in text
+    assert status({**tests, "2a": ["z"]}) == ["proven"] * 3
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "date", "doubt"),
+    [
+        ("most = 1", 0.9, "2026-11-24", ""),
+        ("most = 1", 0.91, "2026-11-24", "0.91 is nearer than 10% to the limit"),
+        ("most = 1", 1.01, "2026-11-24", "1.01 is not at most 1 s"),
+        ("least = 2", 2.2, "2026-11-24", ""),
+        ("least = 2", 2.19, "2026-11-24", "2.19 is nearer than 10% to the limit"),
+        ("least = 2", 1.99, "2026-11-24", "1.99 is not at least 2 s"),
+        ("most = 1", 0.4, "2026-11-23", "22 days old: measure again"),
+        ("most = 1", None, "", "no benchmark has recorded a figure"),
+    ],
+)
+def test_a_figure_that_is_old_or_near_to_its_limit_proves_a_row_partly(
+    limit: str, value: float | None, date: str, doubt: str
+) -> None:
+    known = "{}" if value is None else figures(value=value, date=date)
+    ledger = read_ledger(PAGE, CLAUSES.replace("most = 1", limit), known)
+    tests = {"3a": ["a test of what the figure is about"]}
+    assert ledger.rows[3].status(tests, TODAY) == ("partly" if doubt else "proven")
+    assert ("PARTLY: " + doubt in "\n".join(report(ledger, tests, TODAY))) == bool(doubt)
+    assert ledger.rows[3].status({}, TODAY) == (
+        "-" if value is None else "partly" if doubt else "proven"
+    )
+
+
+def test_a_benchmark_writes_a_figure_of_its_own_clause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(ROOT / "tests/bench/bench_start.py"), "--starts", "2"])
+    file = tmp_path / "figures.json"
+    for value in (0.25, 0.26):
+        record(file, "170e", value, f"{value} s for mqadmin topic list")
+    record(file, "42a", 0.5, "0.5 ms")
+    record(None, "180b", 24, "24 ms")
+    written = json.loads(file.read_text())
+    assert list(written) == ["42a", "170e"]
+    known = load_ledger(file).rows[170].measured["e"]
+    assert (known.value, known.figure) == (0.26, "0.26 s for mqadmin topic list")
+    assert known.command == "python tests/bench/bench_start.py --starts 2"
+    assert known.date == datetime.date.today()
+    assert known.commit
+    assert f"Python {sys.version_info.major}.{sys.version_info.minor}" in known.machine
+    with pytest.raises(LedgerError, match="clause 16b promises no figure"):
+        record(file, "16b", 1, "1 s")
 
 
 def test_a_mark_names_the_clause_that_it_proves() -> None:
@@ -66,16 +132,28 @@ def test_a_mark_names_the_clause_that_it_proves() -> None:
     [
         ("[row.2]", "[row.9]"),
         ('b = "others', 'c = "others'),
-        ("[measured.3a]", "[measured.3b]"),
-        ('"0.4 s"', '"fast"'),
-        ("2026-11-24", '"soon"'),
-        ('"make bench"', '""'),
+        ("3a =", "3b ="),
+        ("most = 1, ", ""),
+        ("most = 1", "most = 1, least = 1"),
+        ("most = 1", "most = 0"),
+        (', unit = "s"', ""),
     ],
 )
 def test_clauses_that_do_not_fit_the_page_are_refused(old: str, new: str) -> None:
     assert old in CLAUSES
     with pytest.raises(LedgerError, match=r"tests/feature_clauses\.toml"):
         read_ledger(PAGE, CLAUSES.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"figure": "fast"}, {"date": "soon"}, {"command": ""}, {"value": "x"}, {"surplus": 1}],
+)
+def test_a_damaged_figure_is_refused(changed: dict[str, object]) -> None:
+    with pytest.raises(LedgerError, match=r"tests/figures\.json: the figure of 3a"):
+        read_ledger(PAGE, CLAUSES, figures(**changed))
+    with pytest.raises(LedgerError, match=r"tests/figures\.json has figures of clauses"):
+        read_ledger(PAGE, CLAUSES.partition("[measured]")[0], figures())
 
 
 def test_the_clauses_of_the_tree_fit_its_page() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shutil
 import subprocess
@@ -65,7 +66,10 @@ def test_recovery_in_this_process() -> None:
 
 @pytest.mark.nightly
 def test_from_one_to_many_queues_with_plots(tmp_path: Path) -> None:
-    said = run("bench_queues.py", *TINY, "--counts", "1,80", "--plot", str(tmp_path))
+    file = tmp_path / "figures.json"
+    words = ("--counts", "1,80", "--plot", str(tmp_path), "--record", str(file))
+    said = run("bench_queues.py", *TINY, *words)
+    assert list(json.loads(file.read_text())) == ["153b"]
     assert len(re.findall(r"^\| (1|80) \| ours \|", said, re.MULTILINE)) == 2
     assert "80 queues give" in said
     for name in ("queues-rate.svg", "queues-memory.svg"):
@@ -74,18 +78,28 @@ def test_from_one_to_many_queues_with_plots(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_how_soon_things_start_and_end() -> None:
-    said = run("bench_start.py", "--starts", "1")
+def test_how_soon_things_start_and_end(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    said = run("bench_start.py", "--starts", "1", "--record", str(file))
     rows = re.findall(
         r"^\| ([^|]+) \| (?:s|ms|MB) \| [\d.e-]+ \| [\d.e-]+ to [\d.e-]+ \|$", said, re.MULTILINE
     )
-    assert len(rows) == 10, said
+    assert len(rows) == 12, said
+    figures = json.loads(file.read_text())
+    assert list(figures) == ["155b", "170e", "171d", "179b", "179c", "180b"]
+    command = "python tests/bench/bench_start.py --starts 1 --record "
+    for figure in figures.values():
+        assert figure["value"] > 0
+        assert figure["command"].startswith(command)
 
 
 @pytest.mark.nightly
-def test_what_a_backlog_costs() -> None:
+def test_what_a_backlog_costs(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
     said = run(
         "bench_backlog.py",
+        "--record",
+        str(file),
         "--messages",
         "1000",
         "--seconds",
@@ -104,6 +118,7 @@ def test_what_a_backlog_costs() -> None:
     assert re.search(
         r"^\| read at the tail, p50 ms \| [\d.]+ \| [\d.]+ \| [\d.]+ \|$", said, re.MULTILINE
     )
+    assert list(json.loads(file.read_text())) == ["55a"]
 
 
 ROWS = [
