@@ -94,8 +94,8 @@ class BrokerSource:
             )
         if self.store.health.failed:
             return "the store has failed"
-        if self.role.slave is not None and self.role.slave.parted.known():
-            return f"it serves nothing: {self.role.slave.parted.reason}"
+        if parted := self.role.parted():
+            return f"it serves nothing: {parted}"
         return None
 
     def status(self) -> Mapping[str, Any]:

@@ -307,7 +307,15 @@ def open_server(
         ),
         # A handler that shows figures of the server that calls it.
         runtime=RuntimeFigures(
-            config, store, statistics, delayed, live, clients, lambda: server, timers
+            config,
+            store,
+            statistics,
+            delayed,
+            live,
+            clients,
+            lambda: server,
+            timers,
+            role.parted,
         ),
         housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ha_status=HaStatusRequests(store, role.master, role.slave),

@@ -9,7 +9,7 @@ UNACKNOWLEDGED_MS = 60_000
 """How long bytes may stay without the other machine's acknowledgement."""
 
 SILENT_SECONDS = 1.0
-"""A client's time-out that is shorter says nothing about whether the peer is there."""
+"""A silence that is shorter says nothing about whether the peer is there."""
 
 
 def set_stream_options(sock: socket.socket) -> None:

@@ -77,6 +77,8 @@ class RuntimeFigures:
     server: Callable[[], Server]
     """Return the server that calls this handler: it does not exist yet when the handler is made."""
     timers: Timers | None = None
+    parted: Callable[[], str] = lambda: ""
+    """Return why this slave's log is another one than its master's, an empty text if it is not."""
 
     async def handle(self, request: Request) -> Response:
         """Return all figures as texts."""
@@ -89,6 +91,8 @@ class RuntimeFigures:
             **network_figures(self.server().statistics()),
             **self._mismatches(),
         }
+        if parted := self.parted():
+            table["logsParted"] = parted  # TrioMQ's own key
         oldest = await self.store.read_record(self.store.first_offset)
         for level, (offset, end) in self.delayed.progress().items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"

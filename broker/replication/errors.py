@@ -6,7 +6,7 @@
     ├── LinkSilent        nothing came for haHousekeepingInterval
     ├── LinkBroken        not a replication stream, or the wrong place of the log
     └── LogsDiffer        the two logs cannot be joined: an operator must decide
-        └── LogsParted    they have other bytes at the same place
+        └── LogsParted    the slave has messages that its master has not
 """
 
 from __future__ import annotations
@@ -29,4 +29,4 @@ class LogsDiffer(ReplicationError):
 
 
 class LogsParted(LogsDiffer):
-    """Both have bytes at the same place, and they are others: the offsets mean other messages."""
+    """The slave has messages that its master has not: its offsets mean other messages, or will."""

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from triomq.broker.replication.connection_limits import HaConnectionLimits
-from triomq.broker.replication.errors import LinkBroken, ReplicationError
+from triomq.broker.replication.errors import LinkBroken, LogsDiffer, ReplicationError
 from triomq.broker.replication.link_socket import LinkSocket
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
 from triomq.broker.replication.rates import RateMeter, TokenBucket
@@ -263,7 +263,12 @@ class ReplicationMaster:
             if not data:
                 raise LinkBroken("it closed the connection")
             named = link.name is not None
-            link.receive(data, self.bounds, now)
+            try:
+                link.receive(data, self.bounds, now)
+            except LogsDiffer:
+                if link.is_ours:  # it must learn that its log is another one
+                    await self._send_refusal(connection)
+                raise
             if connection.scope.cancel_called:
                 # Replaced meanwhile: the newer connection speaks for that slave.
                 return
@@ -416,6 +421,15 @@ class ReplicationMaster:
                 )
             ]
         )
+
+    async def _send_refusal(self, connection: SlaveConnection) -> None:
+        """Tell a slave of TrioMQ that is ahead where this log ends.
+
+        An earlier TrioMQ finds that the CRC of the bytes behind that end is another one.
+        """
+        bounds = self.bounds
+        hello = MasterHello(bounds.first, bounds.end, bounds.end, 0)
+        await connection.send([hello_frame(bounds.end, hello)])
 
     def _runs(self, frames: Frames) -> Iterator[Frames]:
         """Group the frames by segment: one call reads those of one segment."""

@@ -28,6 +28,11 @@ from triomq.broker.replication.transfer import (
     report,
 )
 
+PARTED_FIXES = (
+    "to keep the slave's messages, make it the master; to drop them, stop it, move its store"
+    " directory away and start it: it copies everything again"
+)
+
 
 @attrs.define(eq=False)
 class SlaveLink:
@@ -62,7 +67,7 @@ class SlaveLink:
         return report(HELLO) * hellos + report(position)
 
     def receive(self, data: bytes | memoryview, now: float) -> list[Event]:
-        """Return the events of what came. Raises: LinkBroken, LogsDiffer.
+        """Return the events of what came. Raises: LinkBroken, LogsDiffer, LogsParted.
 
         The caller appends log bytes in their order.
         """
@@ -95,6 +100,12 @@ class SlaveLink:
                 " copies everything that is left"
             )
 
+        if self.expected is not None and self.expected > hello.end:
+            raise LogsParted(
+                f"our log ends at {self.expected}, the master's at {hello.end}: this slave has"
+                f" messages that its master has not; {PARTED_FIXES}"
+            )
+
     def check(self, hello: MasterHello, crc: int) -> None:
         """Compare the CRC of this log's bytes from ``check_start`` on with the master's.
 
@@ -103,9 +114,7 @@ class SlaveLink:
         if crc != hello.check_crc:
             raise LogsParted(
                 f"the bytes of log offset {hello.check_start} to {self.hello_at} are others than"
-                " the master's: the logs have parted; to keep the slave's messages, make it the"
-                " master; to drop them, stop it, move its store directory away and start it: it"
-                " copies everything again"
+                f" the master's: the logs have parted; {PARTED_FIXES}"
             )
 
     def take_report(self, position: int, now: float) -> bytes:

@@ -54,6 +54,10 @@ class Role:
         """Return whether this is a slave that does not hear from its master."""
         return self.slave is not None and not self.slave.following
 
+    def parted(self) -> str:
+        """Return why this slave's log is another one than its master's; an empty text otherwise."""
+        return "" if self.slave is None else self.slave.parted.reason
+
     def start(self, tasks: trio.Nursery) -> None:
         """Open the HA port, or follow the master. Raises: AddressInUse, ListenFailed."""
         if self.slave is not None:

@@ -19,6 +19,7 @@ from triomq.remoting.address import parse_address
 from triomq.remoting.client.loss_reason import sending_failed, with_hint
 from triomq.remoting.client.proxies import SocksProxies, dial_through_blocking
 from triomq.remoting.client.rpc_hooks import RpcHook
+from triomq.remoting.client.silence import Silence
 from triomq.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -32,7 +33,7 @@ from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer, PeerStatistics
 from triomq.remoting.settings import ConfigError
-from triomq.remoting.socket_options import SILENT_SECONDS, set_stream_options
+from triomq.remoting.socket_options import set_stream_options
 from triomq.remoting.tls.client import Tls
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class BlockingConnection:
     _asked: dict[int, Command] = attrs.field(factory=dict, init=False)
     _answers: dict[int, Command] = attrs.field(factory=dict, init=False)
     _reads: int = attrs.field(default=0, init=False)
+    _silence: Silence = attrs.field(factory=Silence, init=False)
     _lost: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -160,6 +162,7 @@ class BlockingConnection:
         self._answers.clear()
         self._peer = ClientPeer(first_opaque=self._peer.next_opaque)
         self._stream = None
+        self._silence = Silence()
         self._connect()
         self._lost = ""
 
@@ -190,14 +193,17 @@ class BlockingConnection:
         without a pending request.
         """
         command, reads = self._asked[opaque], self._reads
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
+        deadline = began + timeout
         while opaque not in self._answers:
             self._check()
             left = deadline - time.monotonic()
             if left <= 0 or not self._read(left):
                 self.give_up(opaque)
-                if reads == self._reads and timeout >= SILENT_SECONDS:
-                    self._lose(f"the peer sent nothing for {timeout:g} s")
+                if reads == self._reads:
+                    silent = self._silence.timed_out(began, reads, time.monotonic())
+                    if silent:
+                        self._lose(f"the peer sent nothing for {silent:.3g} s")
                 raise RequestTimeout(self.address, int(command.code), timeout)
         del self._asked[opaque]
         answer = self._answers.pop(opaque)

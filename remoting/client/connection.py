@@ -17,12 +17,12 @@ import trio
 
 from triomq.remoting.busy_poll import BusyPoll, busy_poll
 from triomq.remoting.client.loss_reason import sending_failed, with_hint
+from triomq.remoting.client.silence import Silence
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, Outgoing
 from triomq.remoting.protocol.peer import ClientPeer
-from triomq.remoting.socket_options import SILENT_SECONDS
 
 if TYPE_CHECKING:
     from triomq.remoting.tls.stream import TlsStream
@@ -90,6 +90,7 @@ class ClientConnection:
     idle_traffic: int = attrs.field(default=-1, init=False)
     idle_since: float = attrs.field(default=0.0, init=False)
     _reads: int = attrs.field(default=0, init=False)
+    _silence: Silence = attrs.field(factory=Silence, init=False)
     _retired: bool = attrs.field(default=False, init=False)
     _outbox: list[bytes] = attrs.field(factory=list, init=False)
     _outbox_bytes: int = attrs.field(default=0, init=False)
@@ -158,16 +159,17 @@ class ClientConnection:
     def expire(self, now: float) -> None:
         """Wake the callers whose deadline is over; close a connection that died without a word.
 
-        It did if nothing came since a request that waited for ``SILENT_SECONDS`` or longer: a held
-        pull, too, is answered before its caller gives up. Any byte that arrived meanwhile keeps it
-        open. Checkpoint: never.
+        ``Silence`` tells whether it did; any byte that arrived meanwhile keeps it open.
+        Checkpoint: never.
         """
         silent = 0.0
         for pending in self.peer.expire(now):
             waiter = pending.token
             waiter.expired = True
-            if waiter.reads == self._reads and waiter.wait >= SILENT_SECONDS:
-                silent = max(silent, waiter.wait)
+            if waiter.reads == self._reads:
+                sent_at = pending.deadline - waiter.wait
+                found = self._silence.timed_out(sent_at, self._reads, pending.deadline)
+                silent = max(silent, found)
             waiter.wake()
         self._close_if_retired()
         if silent and not self.lost and not self._has_input():

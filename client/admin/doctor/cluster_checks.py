@@ -246,6 +246,9 @@ def broker_findings(
         )
         return
     yield advertised(name, broker.address)
+    if parted := status.get("logsParted"):
+        fix, why = "see docs/replication.md, when logs part", "this slave serves nothing"
+        yield problem("broker", f"{name} log", parted, fix, why)
     skew = clock_skew(status, here)
     if skew is not None:
         if abs(skew) > SKEW_SECONDS_MAX:

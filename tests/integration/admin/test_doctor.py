@@ -152,6 +152,7 @@ def test_clocks_slaves_and_full_disks() -> None:
         "commitLogDiskRatio": "0.93",
         "consumeQueueDiskRatio": "0.1",
         "refused_send": "overload 3, rejected 0",
+        "logsParted": "our log ends at 9, the master's at 5",
     }
     found = {
         finding.check: finding.level
@@ -162,6 +163,7 @@ def test_clocks_slaves_and_full_disks() -> None:
         "broker-a:0 clock": Level.PROBLEM,
         "broker-a:0 disk": Level.PROBLEM,
         "broker-a:0 refusals": Level.ADVICE,
+        "broker-a:0 log": Level.PROBLEM,
     }
     orphans = [BrokerAddress("C", "broker-b", 1, "10.0.0.2:10911"), broker]
     assert [(finding.check, finding.level) for finding in groups_of_brokers(orphans)] == [

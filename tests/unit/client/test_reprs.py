@@ -204,6 +204,7 @@ EXAMPLES: dict[type, Callable[[], Any]] = {
     **{kind: kind for kind in (triomq.Busy, triomq.Done, Trace)},
     triomq.Answers: lambda: MANY,
     triomq.BrokerAddress: lambda: triomq.BrokerAddress("DefaultCluster", "broker-a", 0, "a:1"),
+    triomq.MissingBroker: lambda: triomq.MissingBroker("C", "broker-a", 0, "a:1", "silent", 60),
     triomq.ClusterTable: lambda: triomq.ClusterTable(
         cluster_addr_table={str(queue): [] for queue in QUEUES}
     ),
