@@ -8,7 +8,7 @@ is removed, so a producer that always sends to new topics keeps those of the las
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from math import inf
 from typing import TypeVar
@@ -28,7 +28,8 @@ from triomq.client.errors import (
     TrioMQError,
 )
 from triomq.client.failure_log import FailureLog
-from triomq.client.routes import KnownRoutes, NameServers, TopicQueues, as_template
+from triomq.client.routes import KnownRoutes, TopicQueues, as_template
+from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode
@@ -37,9 +38,6 @@ from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.names import DEFAULT_TOPIC
 
 T = TypeVar("T")
-
-FIRST_SECONDS = 0.4
-"""How long a name server may be silent before the next one is asked."""
 
 _FIRST_WAIT_SECONDS = 1.0
 """Wait before the next look-up of an unknown topic; doubles up to ``route_interval``."""
@@ -135,47 +133,33 @@ class RouteFinder:
         deadline = trio.current_time() + self.settings.route_timeout
         reasons: dict[str, str] = {}
         while True:
-            addresses = self.names.order(trio.current_time())
-            found = await self._ask_route(topic, addresses, deadline, reasons)
+            asked = set(self.names.addresses)
+            found = await self._ask_route(topic, deadline, reasons)
             if found is not None:
                 return found.route
             # If the list has changed, connections to removed name servers were closed during the
             # look-up.
-            if set(self.names.addresses) <= set(addresses) or trio.current_time() >= deadline:
+            if set(self.names.addresses) <= asked or trio.current_time() >= deadline:
                 raise NoNameServer(reasons)
 
     async def _ask_route(
-        self, topic: str, addresses: Sequence[str], deadline: float, reasons: dict[str, str]
+        self, topic: str, deadline: float, reasons: dict[str, str]
     ) -> _Found | None:
-        """Ask these name servers in turn, noting ``reasons``; return None if none answers.
-
-        One that says nothing for ``FIRST_SECONDS`` gives way to the next, and is asked again only
-        if no other answers.
-        """
+        """Ask the name servers in turn, noting ``reasons``; return None if none answers."""
         unknown = unreached = False
-        first = [(address, FIRST_SECONDS) for address in addresses if len(addresses) > 1]
-        turns = [*first, *((address, inf) for address in addresses)]
-        done: set[str] = set()
-        for index, (address, limit) in enumerate(turns):
-            now = trio.current_time()
-            if address in done or (unknown and self.names.is_silent(address, now)):
-                continue
-            left = {each for each, _ in turns[index:]} - done
-            seconds = min(limit, (deadline - now) / len(left))
-            if seconds <= 0:
-                reasons.setdefault(address, "no time was left to ask it")
-                continue
+        for turn in self.names.turns(trio.current_time, deadline, reasons):
+            address = turn.address
             try:
                 response = await self._calls.call(
                     address,
                     request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic)),
-                    seconds,
+                    turn.seconds,
                 )
                 route = TopicRoute.decode(bytes(response.body))
             except TopicNotFound:
                 if not unknown and not reasons:
                     self.names.answered(address)
-                unknown = True
+                unknown = turn.answered = True
             except (TrioMQError, RemotingError) as error:
                 # Only the reason: the rest of the text of ConnectionFailed is about brokers.
                 reasons[address] = (
@@ -183,14 +167,10 @@ class RouteFinder:
                 )
                 unreached = unreached or isinstance(error, ConnectionFailed | ConnectionLost)
                 self._failures.failed(f"name server {address}", error)
-                if trio.current_time() - now >= seconds:
-                    self.names.was_silent(address, trio.current_time())
-                    continue
             else:
                 self.names.answered(address)
                 self._failures.worked(f"name server {address}")
                 return _Found(route)
-            done.add(address)
         if unknown:
             return _Found(None)
         if unreached:

@@ -1,4 +1,4 @@
-"""Where topics live: pure tables that ``route_finder`` fills, and the choice of a name server.
+"""Where topics live: pure tables that ``route_finder`` fills.
 
 A topic's route gives two lists. Producers use the *publish list*: the brokers in the order of their
 names that have a master and the write bit, each with queues 0 … writeQueueNums−1. Consumers use the
@@ -11,9 +11,6 @@ topicRouteData2TopicSubscribeInfo, findBrokerAddressInSubscribe).
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from math import inf
 
 import attrs
 
@@ -175,48 +172,3 @@ class KnownRoutes:
             for broker_id, address in members.items()
             if broker_id == MASTER_ID or not masters_only
         ]
-
-
-SILENT_SECONDS = 30.0
-
-
-@attrs.define(eq=False)
-class NameServers:
-    """The name servers, and which of them is asked first: the last one that answered."""
-
-    addresses: Sequence[str]
-    _current: int
-    """index of the server to ask first; a random start spreads the clients"""
-    _silent: dict[str, float] = attrs.field(factory=dict, init=False)
-    """address -> until when it counts as silent (Trio's clock): it did not answer in time"""
-
-    def order(self, now: float) -> list[str]:
-        """Return all addresses, the current one first and those that are silent last."""
-        start = self._current % len(self.addresses)
-        turned = [*self.addresses[start:], *self.addresses[:start]]
-        return sorted(turned, key=lambda address: self.is_silent(address, now))
-
-    def is_silent(self, address: str, now: float) -> bool:
-        return self._silent.get(address, -inf) > now
-
-    def was_silent(self, address: str, now: float) -> None:
-        """Ask this name server after the others for the next ``SILENT_SECONDS``."""
-        self._silent[address] = now + SILENT_SECONDS
-
-    def answered(self, address: str) -> None:
-        """Ask this name server first from now on."""
-        self._silent.pop(address, None)
-        if address in self.addresses:  # it may have left the list
-            self._current = self.addresses.index(address)
-
-    def replace(self, addresses: Sequence[str]) -> list[str]:
-        """Use a new list; return the removed addresses. If listed, the current server stays."""
-        gone = [address for address in self.addresses if address not in addresses]
-        present = self.addresses[self._current % len(self.addresses)]
-        self.addresses = list(addresses)
-        self._current = (
-            self.addresses.index(present)
-            if present in self.addresses
-            else self._current % len(self.addresses)
-        )
-        return gone

@@ -29,11 +29,12 @@ from triomq.client.failure_log import FailureLog
 from triomq.client.heartbeats import Heartbeats, JoinedGroups
 from triomq.client.namespace import Namespace
 from triomq.client.route_finder import RouteFinder
-from triomq.client.routes import KnownRoutes, NameServers
+from triomq.client.routes import KnownRoutes
 from triomq.client.servers import checked_access, listed_name_servers
 from triomq.remoting.client.connector import Connector, PeerHandler
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.discovery import fetch_addresses, is_address_server
+from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode

@@ -107,7 +107,6 @@ ONE_NAME = {
     "Call": "a command as it was typed; a call through the portal",
     "ConnectionLost": "the SDK's error for users, made of the one below",
     "Delivery": "delivery of due delayed messages to their topics; of pulled messages to handlers",
-    "NameServers": "the choice of a name server, on Trio and on blocking sockets",
     "Option": "an option of a program, of a command, of a Spark query",
     "QueueLocks": "the broker's table of locks; the consumer's side of it",
     "Refused": "a call that the service refuses; why POP refuses an acknowledgement",

@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from triomq.broker.services.registration import Caller
+from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -27,6 +28,7 @@ class Routes:
 
     name_servers: Iterable[str]
     caller: Caller
+    _names: NameServers | None = attrs.field(default=None, init=False)
     _found: dict[str, tuple[float, TopicRoute]] = attrs.field(factory=dict, init=False)
 
     async def find(self, topic: str) -> TopicRoute | None:
@@ -34,23 +36,40 @@ class Routes:
         asked, route = self._found.get(topic, (float("-inf"), None))
         if route is not None and trio.current_time() < asked + ROUTE_SECONDS:
             return route
-        for address in list(self.name_servers):
+        names = self._names_now()
+        if names is None:
+            return None
+        deadline = trio.current_time() + CALL_SECONDS * len(names.addresses)
+        for turn in names.turns(trio.current_time, deadline, {}):
             try:
                 answer = await self.caller.invoke(
-                    address,
+                    turn.address,
                     request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic)),
-                    timeout=CALL_SECONDS,
+                    timeout=min(turn.seconds, CALL_SECONDS),
                 )
                 if answer.code != ResponseCode.SUCCESS:
+                    turn.answered = True
                     continue
                 found = TopicRoute.decode(bytes(answer.body))
             except (RemotingError, ValueError):
                 continue
+            names.answered(turn.address)
             if len(self._found) >= ROUTES_MAX:
                 self._found.clear()
             self._found[topic] = trio.current_time(), found
             return found
         return None
+
+    def _names_now(self) -> NameServers | None:
+        """Return the present name servers: the list may change; None without any."""
+        addresses = list(self.name_servers)
+        if not addresses:
+            return None
+        if self._names is None:
+            self._names = NameServers(addresses)
+        elif addresses != self._names.addresses:
+            self._names.replace(addresses)
+        return self._names
 
     def forget(self, topic: str) -> None:
         """Ask again at the next look: no broker of the route took a message."""

@@ -19,6 +19,7 @@ from triomq.client.admin.errors import BrokerMissing
 from triomq.client.admin.missing import MissingBroker, with_missing
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.errors import TrioMQError
+from triomq.remoting.client.name_servers import FIRST_SECONDS
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.cluster import (
     MISSING_BROKERS_NAMESPACE,
@@ -35,8 +36,6 @@ from triomq.remoting.protocol.headers.route import KvConfigHeader, KvNamespaceHe
 T = TypeVar("T")
 KNOWN_SECONDS = 1.0
 """how long an answer is used again: one command asks for many groups"""
-LATER_SECONDS = 0.4
-"""how long the other name servers have after the first answer; one that hangs must not cost more"""
 
 
 @attrs.define(eq=False)
@@ -110,8 +109,12 @@ class MissingSearch:
         )
 
     async def _all(self, code: RequestCode, header: object | None) -> list[Command]:
-        """Return the answers of the name servers that answer about as soon as the first."""
+        """Return the answers of the name servers that answer about as soon as the first.
+
+        The others have ``FIRST_SECONDS`` more: one that hangs must not cost a whole time-out.
+        """
         answers: list[Command] = []
+        silent = set(self.requests.namesrv_addresses)
 
         async def ask(address: str) -> None:
             try:
@@ -120,7 +123,8 @@ class MissingSearch:
                 )
             except TrioMQError:
                 return
-            scope.deadline = min(scope.deadline, trio.current_time() + LATER_SECONDS)
+            silent.discard(address)
+            scope.deadline = min(scope.deadline, trio.current_time() + FIRST_SECONDS)
             if answer.code == ResponseCode.SUCCESS:
                 answers.append(answer)
 
@@ -128,6 +132,9 @@ class MissingSearch:
             async with trio.open_nursery() as nursery:
                 for address in self.requests.namesrv_addresses:
                     nursery.start_soon(ask, address)
+        if scope.cancelled_caught:
+            for address in silent:
+                self.requests.names.was_silent(address, trio.current_time())
         return answers
 
 

@@ -1,7 +1,8 @@
 """Requests of administration to one server, to any name server, or to many servers at once.
 
-A request is never repeated at the same server, and a refused connection is an error at once: a
-server that is down must not delay the answers of the others. Transport errors and refusals are
+A request is never repeated at the same server, but for a name server that was silent at its first
+turn; a refused connection is an error at once: a server that is down must not delay the answers of
+the others. Transport errors and refusals are
 raised as the SDK's errors (``triomq.client.errors``), so callers handle one tree.
 """
 
@@ -27,6 +28,7 @@ from triomq.client.errors import (
     request_name,
 )
 from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -57,6 +59,8 @@ class AdminRequests:
     connector: Connector
     namesrv_addresses: Sequence[str]
     timeout_seconds: float
+    names: NameServers = attrs.field(init=False)
+    """the same name servers, and which of them is asked first"""
     held: list[UnsentRequest] | None = attrs.field(default=None, init=False)
     """None: all requests are sent; otherwise those that change a server are put here instead"""
     _deadline: float = attrs.field(default=math.inf, init=False)
@@ -67,6 +71,10 @@ class AdminRequests:
     _limits: dict[str, trio.CapacityLimiter] = attrs.field(factory=dict, init=False)
     _silent: dict[str, RequestTimeout] = attrs.field(factory=dict, init=False)
     """servers that did not answer in time since ``limit_to`` → the first such error"""
+
+    @names.default
+    def _names(self) -> NameServers:
+        return NameServers(list(self.namesrv_addresses))
 
     def limit_to(self, seconds: float) -> None:
         """End all requests from now on within ``seconds``.
@@ -112,6 +120,7 @@ class AdminRequests:
                     if (
                         isinstance(failure, RequestTimeout)
                         and self._deadline < math.inf
+                        and seconds >= self.timeout_seconds
                         and code not in RELAYED_CODES
                     ):
                         self._silent[address] = failure
@@ -137,18 +146,23 @@ class AdminRequests:
         )
 
     async def any_name_server(self, code: RequestCode, header: object | None = None) -> Command:
-        """Ask the name servers in their order until one answers; a refusal is an answer."""
+        """Ask the name servers in turn until one answers; a refusal is an answer."""
         reasons: dict[str, str] = {}
-        for address in self.namesrv_addresses:
+        deadline = trio.current_time() + self.timeout_seconds * len(self.names.addresses)
+        for turn in self.names.turns(trio.current_time, deadline, reasons):
+            seconds = min(turn.seconds, self.timeout_seconds)
             try:
-                return await self.server(address, code, header)
+                answer = await self.server(turn.address, code, header, timeout_seconds=seconds)
+                self.names.answered(turn.address)
+                return answer
             except RequestNotSupported as error:
                 # Most likely the port of another kind of server.
-                reasons[address] = str(error)
+                reasons[turn.address] = str(error)
             except BrokerError:
+                self.names.answered(turn.address)
                 raise
             except TrioMQError as error:
-                reasons[address] = getattr(error, "reason", None) or str(error)
+                reasons[turn.address] = getattr(error, "reason", None) or str(error)
         raise NoNameServer(reasons)
 
     async def servers(

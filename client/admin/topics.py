@@ -97,11 +97,19 @@ async def wait_route(
 ) -> None:
     """Wait until every name server that answers shows these settings, by broker address.
 
-    A dry run changed nothing, so it does not wait.
+    A dry run changed nothing, so it does not wait. One that was silent a moment ago is passed.
     """
-    for namesrv in () if requests.held is not None else requests.namesrv_addresses:
+    if requests.held is not None:
+        return
+
+    async def one(namesrv: str) -> None:
         while not await _route_shows(requests, namesrv, topic, configs):  # noqa: ASYNC110  (the state is in another process)
             await trio.sleep(ROUTE_POLL_SECONDS)
+
+    async with trio.open_nursery() as nursery:
+        for namesrv in requests.namesrv_addresses:
+            if not requests.names.is_silent(namesrv, trio.current_time()):
+                nursery.start_soon(one, namesrv)
 
 
 async def _route_shows(

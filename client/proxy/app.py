@@ -37,7 +37,6 @@ from triomq.client.proxy.passed_requests import PassedRequests
 from triomq.client.proxy.proxy_config import ProxyConfig
 from triomq.client.proxy.remote_cluster import ProxyEndpoint, RemoteCluster
 from triomq.client.route_finder import RouteFinder
-from triomq.client.routes import NameServers
 from triomq.client.servers import checked_access, listed_name_servers
 from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.client.connector import Connector, PeerHandler
@@ -47,6 +46,7 @@ from triomq.remoting.client.discovery import (
     address_server_url,
     fetch_addresses,
 )
+from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
 from triomq.remoting.messaging.service import GrpcMessaging

@@ -67,13 +67,14 @@ class BrokerCalls:
             if trio.current_time() - self._listed_at < LIST_RETRY_SECONDS:
                 return
             reasons: dict[str, str] = {}
-            for address in self.finder.names.order(trio.current_time()):
+            deadline = trio.current_time() + self.finder.settings.route_timeout
+            for turn in self.finder.names.turns(trio.current_time, deadline, reasons):
                 try:
-                    table = await self._listed_by(address)
+                    table = await self._listed_by(turn.address, turn.seconds)
                 except (RemotingError, TrioMQError) as error:
-                    reasons[address] = str(error)
+                    reasons[turn.address] = str(error)
                     continue
-                self.finder.names.answered(address)
+                self.finder.names.answered(turn.address)
                 self.directory.note_all(table)
                 self.unreached = None
                 self.failures.worked("name servers")
@@ -83,8 +84,7 @@ class BrokerCalls:
                 self.failures.failed("name servers", self.unreached)
             self._listed_at = trio.current_time()
 
-    async def _listed_by(self, address: str) -> ClusterTable:
-        seconds = self.finder.settings.route_timeout / len(self.finder.names.addresses)
+    async def _listed_by(self, address: str, seconds: float) -> ClusterTable:
         command = new_request(RequestCode.GET_BROKER_CLUSTER_INFO)
         answer = await self.connector.invoke(address, command, timeout=seconds)
         if answer.code != ResponseCode.SUCCESS:

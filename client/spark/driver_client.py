@@ -13,7 +13,7 @@ from typing import TypeVar
 import attrs
 
 from triomq.client.spark.errors import SourceError, Unreachable
-from triomq.client.spark.name_servers import NameServers, TopicAddresses
+from triomq.client.spark.name_servers import RouteReader, TopicAddresses
 from triomq.client.spark.offsets import Bounds, Offsets, Queue
 from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.pull_refusals import PERMANENT_REFUSALS, refused_pull
@@ -87,7 +87,7 @@ class DriverClient:
         self._options = options
         self._clock = clock
         self._sleep = sleep
-        self._name_servers = NameServers(options.name_server, options.access)
+        self._name_servers = RouteReader(options.name_server, options.access)
         self._routes: dict[str, TopicAddresses | None] = {}
         self._refreshed_at = float("-inf")
         self._warned_at = float("-inf")

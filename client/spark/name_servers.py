@@ -3,6 +3,7 @@
 import logging
 import random
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,7 +14,8 @@ from triomq.client.spark.errors import SourceError, Unreachable
 from triomq.client.spark.offsets import Queue
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.client.name_servers import NameServers
+from triomq.remoting.errors import ConnectionLost, RemotingError
 from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicNames
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -92,12 +94,12 @@ def read_names(answer: Command, address: str) -> set[str]:
     return set(TopicNames.decode(bytes(answer.body)).topic_list)
 
 
-class NameServers:
-    """The name servers; the first that answers is asked first the next time."""
+class RouteReader:
+    """Reads routes; the name server that answers is asked first the next time."""
 
     def __init__(self, addresses: Sequence[str], access: Access = Access()) -> None:  # noqa: B008  (frozen)
         self._access = access
-        self._addresses = random.sample(addresses, len(addresses))
+        self._names = NameServers(random.sample(addresses, len(addresses)))
         self._connection: BlockingConnection | None = None
 
     def __enter__(self) -> Self:
@@ -127,7 +129,7 @@ class NameServers:
             refuses.
         """
         return self._first_answer(
-            lambda connection, address: self._ask(connection, address, topics, part)
+            lambda connection, seconds: self._ask(connection, seconds, topics, part)
         )
 
     def topics(self, pattern: re.Pattern[str]) -> list[str]:
@@ -137,9 +139,9 @@ class NameServers:
             refuses.
         """
 
-        def ask(connection: BlockingConnection, address: str) -> list[str]:
+        def ask(connection: BlockingConnection, seconds: float) -> list[str]:
             all_topics, of_system = (
-                read_names(connection.invoke(request(code), REQUEST_SECONDS), address)
+                read_names(connection.invoke(request(code), seconds), connection.address)
                 for code in (
                     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
                     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
@@ -154,31 +156,42 @@ class NameServers:
 
         return self._first_answer(ask)
 
-    def _first_answer(self, ask: Callable[[BlockingConnection, str], T]) -> T:
-        reasons = []
-        # One attempt more than name servers: an idle connection may have died.
-        for _ in range(len(self._addresses) + 1):
-            address = self._addresses[0]
+    def _first_answer(self, ask: Callable[[BlockingConnection, float], T]) -> T:
+        """Call ``ask(connection, seconds)`` at the name servers in turn until one answers."""
+        reasons: dict[str, str] = {}
+        deadline = time.monotonic() + REQUEST_SECONDS * len(self._names.addresses)
+        for turn in self._names.turns(time.monotonic, deadline, reasons):
             try:
-                if self._connection is None:
-                    self._connection = BlockingConnection(
-                        address, timeout=REQUEST_SECONDS, **self._access.options()
-                    )
-                return ask(self._connection, address)
+                found = self._ask_at(turn.address, min(turn.seconds, REQUEST_SECONDS), ask)
             except (RemotingError, OSError) as error:
-                reasons.append(str(error))
-                logger.debug("name server %s: %s", address, error)
+                reasons[turn.address] = str(error)
+                logger.debug("name server %s: %s", turn.address, error)
                 self.close()
-                self._addresses.append(self._addresses.pop(0))
+                continue
+            self._names.answered(turn.address)
+            return found
         raise Unreachable(
-            f"no name server answers ({'; '.join(dict.fromkeys(reasons))}); check the option"
-            " 'nameServer' and that mqnamesrv runs there"
+            f"no name server answers ({'; '.join(dict.fromkeys(reasons.values()))}); check the"
+            " option 'nameServer' and that mqnamesrv runs there"
         )
+
+    def _ask_at(
+        self, address: str, seconds: float, ask: Callable[[BlockingConnection, float], T]
+    ) -> T:
+        """Ask over the present connection; anew if it is another's, or has died while it idled."""
+        if self._connection is not None and self._connection.address == address:
+            try:
+                return ask(self._connection, seconds)
+            except ConnectionLost as error:
+                logger.debug("name server %s: %s", address, error)
+        self.close()
+        self._connection = BlockingConnection(address, timeout=seconds, **self._access.options())
+        return ask(self._connection, seconds)
 
     def _ask(
         self,
         connection: BlockingConnection,
-        address: str,
+        seconds: float,
         topics: Sequence[str],
         part: Callable[[str, TopicRoute], TopicAddresses],
     ) -> dict[str, TopicAddresses | None]:
@@ -193,12 +206,12 @@ class NameServers:
         ]
         routes: dict[str, TopicAddresses | None] = {}
         for topic, opaque in sent:
-            response = connection.receive(opaque, REQUEST_SECONDS)
+            response = connection.receive(opaque, seconds)
             if response.code == ResponseCode.TOPIC_NOT_EXIST:
                 routes[topic] = None
             elif response.code != ResponseCode.SUCCESS:
                 raise SourceError(
-                    f"name server {address} refuses the route of topic {topic} with"
+                    f"name server {connection.address} refuses the route of topic {topic} with"
                     f" {response.code}: {response.remark}"
                 )
             else:

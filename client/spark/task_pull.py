@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import attrs
 
 from triomq.client.spark.errors import SourceError, Unreachable, data_loss, lost
-from triomq.client.spark.name_servers import NameServers
+from triomq.client.spark.name_servers import RouteReader
 from triomq.client.spark.offsets import Queue
 from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.planning import QueueRange
@@ -383,7 +383,7 @@ class TaskPull:
         Raises: Unreachable, SourceError.
         """
         queue, link = part.queue, self._links[part.queue.broker]
-        with NameServers(self.options.name_server, self.options.access) as name_servers:
+        with RouteReader(self.options.name_server, self.options.access) as name_servers:
             route = name_servers.routes([queue.topic])[queue.topic]
         address = route.addresses.get(queue.broker) if route else None
         if route is None or address is None:

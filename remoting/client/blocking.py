@@ -19,7 +19,7 @@ from triomq.remoting.address import parse_address
 from triomq.remoting.client.loss_reason import sending_failed, with_hint
 from triomq.remoting.client.proxies import SocksProxies, dial_through_blocking
 from triomq.remoting.client.rpc_hooks import RpcHook
-from triomq.remoting.client.silence import Silence
+from triomq.remoting.client.time_outs import TimeOuts
 from triomq.remoting.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -64,7 +64,7 @@ class BlockingConnection:
     _asked: dict[int, Command] = attrs.field(factory=dict, init=False)
     _answers: dict[int, Command] = attrs.field(factory=dict, init=False)
     _reads: int = attrs.field(default=0, init=False)
-    _silence: Silence = attrs.field(factory=Silence, init=False)
+    _time_outs: TimeOuts = attrs.field(factory=TimeOuts, init=False)
     _lost: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -162,7 +162,7 @@ class BlockingConnection:
         self._answers.clear()
         self._peer = ClientPeer(first_opaque=self._peer.next_opaque)
         self._stream = None
-        self._silence = Silence()
+        self._time_outs = TimeOuts()
         self._connect()
         self._lost = ""
 
@@ -201,7 +201,7 @@ class BlockingConnection:
             if left <= 0 or not self._read(left):
                 self.give_up(opaque)
                 if reads == self._reads:
-                    silent = self._silence.timed_out(began, reads, time.monotonic())
+                    silent = self._time_outs.timed_out(began, reads, time.monotonic())
                     if silent:
                         self._lose(f"the peer sent nothing for {silent:.3g} s")
                 raise RequestTimeout(self.address, int(command.code), timeout)

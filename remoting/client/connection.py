@@ -17,7 +17,7 @@ import trio
 
 from triomq.remoting.busy_poll import BusyPoll, busy_poll
 from triomq.remoting.client.loss_reason import sending_failed, with_hint
-from triomq.remoting.client.silence import Silence
+from triomq.remoting.client.time_outs import TimeOuts
 from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
@@ -90,7 +90,7 @@ class ClientConnection:
     idle_traffic: int = attrs.field(default=-1, init=False)
     idle_since: float = attrs.field(default=0.0, init=False)
     _reads: int = attrs.field(default=0, init=False)
-    _silence: Silence = attrs.field(factory=Silence, init=False)
+    _time_outs: TimeOuts = attrs.field(factory=TimeOuts, init=False)
     _retired: bool = attrs.field(default=False, init=False)
     _outbox: list[bytes] = attrs.field(factory=list, init=False)
     _outbox_bytes: int = attrs.field(default=0, init=False)
@@ -159,7 +159,7 @@ class ClientConnection:
     def expire(self, now: float) -> None:
         """Wake the callers whose deadline is over; close a connection that died without a word.
 
-        ``Silence`` tells whether it did; any byte that arrived meanwhile keeps it open.
+        ``TimeOuts`` tells whether it did; any byte that arrived meanwhile keeps it open.
         Checkpoint: never.
         """
         silent = 0.0
@@ -168,7 +168,7 @@ class ClientConnection:
             waiter.expired = True
             if waiter.reads == self._reads:
                 sent_at = pending.deadline - waiter.wait
-                found = self._silence.timed_out(sent_at, self._reads, pending.deadline)
+                found = self._time_outs.timed_out(sent_at, self._reads, pending.deadline)
                 silent = max(silent, found)
             waiter.wake()
         self._close_if_retired()

@@ -97,6 +97,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "remoting.tls.client",
         "remoting.client.access",
         "remoting.client.blocking",
+        "remoting.client.name_servers",
     ),
     "client.pipeline": ("client.spark", "remoting"),
     "client.admin": ("client", "remoting"),

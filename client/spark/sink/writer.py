@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from triomq.client.spark.name_servers import NameServers, TopicAddresses, writable
+from triomq.client.spark.name_servers import RouteReader, TopicAddresses, writable
 from triomq.client.spark.shipped import Shipped
 from triomq.client.spark.sink.delivery import Delivery
 from triomq.client.spark.sink.outgoing import Packer, Rows
@@ -82,7 +82,7 @@ class TaskWriter:
         return TaskDone(delivery.acknowledged, delivery.stored_less_safely)
 
     def _find_route(self, topic: str) -> TopicAddresses | None:
-        with NameServers(self.options.name_server, self.options.access) as name_servers:
+        with RouteReader(self.options.name_server, self.options.access) as name_servers:
             return name_servers.routes([topic], writable)[topic]
 
 

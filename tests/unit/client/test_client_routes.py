@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from triomq.client.routes import (
-    SILENT_SECONDS,
     KnownRoutes,
-    NameServers,
     as_template,
     derive_queues,
 )
+from triomq.remoting.client.name_servers import SILENT_SECONDS, NameServers
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 
 

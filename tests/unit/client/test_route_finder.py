@@ -14,7 +14,7 @@ from triomq.client.config import ClientSettings
 from triomq.client.errors import RouteNotFound, TopicNotFound
 from triomq.client.failure_log import FailureLog
 from triomq.client.route_finder import RouteFinder
-from triomq.client.routes import NameServers
+from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 from triomq.remoting.protocol.command import Command
 

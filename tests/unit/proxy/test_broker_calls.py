@@ -16,7 +16,7 @@ from triomq.client.proxy import broker_calls
 from triomq.client.proxy.broker_calls import LIST_RETRY_SECONDS, SPARED_SECONDS, BrokerCalls
 from triomq.client.proxy.broker_directory import BrokerDirectory
 from triomq.client.route_finder import RouteFinder
-from triomq.client.routes import NameServers
+from triomq.remoting.client.name_servers import FIRST_SECONDS, NameServers
 from triomq.remoting.errors import ConnectFailed, ConnectionLost
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.messaging.status_codes import Refused
@@ -99,6 +99,19 @@ async def test_a_broker_is_found_by_its_name_and_again_where_it_moved(
     with pytest.raises(ConnectionLost):
         await calls.invoke("a", send(), 3)
     assert network.sent[4:] == ["new:1"]
+
+
+async def test_a_name_server_that_hangs_costs_the_list_less_than_its_time_out(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    network = Network({"a": "a:1"}, {NAMESRV, "a:1"}, silent={"hung:1"})
+    calls = calls_over(network)
+    calls.finder.names.replace(["hung:1", NAMESRV])
+    calls.finder.names.answered("hung:1")
+    began = trio.current_time()
+    await calls.list_brokers()
+    assert (calls.unreached, network.listed) == (None, 2)
+    assert trio.current_time() - began < 2 * FIRST_SECONDS
 
 
 async def test_a_silent_address_is_spared_for_a_while(

@@ -150,7 +150,7 @@ def route(monkeypatch: pytest.MonkeyPatch) -> None:
                 for topic in topics
             }
 
-    monkeypatch.setattr(pull_module, "NameServers", KnowsAll)
+    monkeypatch.setattr(pull_module, "RouteReader", KnowsAll)
 
 
 def task_of(

@@ -8,7 +8,7 @@ from triomq.remoting.socket_options import SILENT_SECONDS
 
 
 @attrs.define(eq=False)
-class Silence:
+class TimeOuts:
     """The time-outs of one connection since the last byte of its peer.
 
     One time-out of ``SILENT_SECONDS`` without any byte shows that the peer is gone: a held pull,
