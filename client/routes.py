@@ -96,12 +96,19 @@ class KnownRoutes:
 
     def update(self, topic: str, route: TopicRoute, *, template: bool = False) -> bool:
         """Store a route; return whether anything changed."""
-        if self._routes.get(topic) == route and self._queues[topic].template == template:
+        # The newest route goes last: it wins where two routes name different addresses.
+        known = self._routes.pop(topic, None)
+        self._routes[topic] = route
+        if (
+            known == route
+            and self._queues[topic].template == template
+            and all(
+                self._addresses[broker.broker_name] == broker.broker_addrs
+                for broker in route.broker_datas
+            )
+        ):
             return False
         self.version += 1
-        # The newest route goes last: it wins where two routes name different addresses.
-        self._routes.pop(topic, None)
-        self._routes[topic] = route
         self._queues[topic] = derive_queues(topic, route, template=template)
         self._find_addresses()
         return True

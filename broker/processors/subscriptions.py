@@ -86,7 +86,14 @@ class GroupRequests:
         self.groups.delete(header.group)
         if header.clean_offset or header.remove_offset:
             self.offsets.forget_group(header.group)
+            return self._forgotten()
         return self._settled()
+
+    async def _forgotten(self) -> Response:
+        """Wait for the offsets, too: after a kill they would count in a new group of this name."""
+        self.offsets.save_soon()
+        await self.offsets.settled()
+        return await self._settled()
 
     async def _settled(self, response: Response | None = None) -> Response:
         await self.groups.settled()

@@ -136,12 +136,11 @@ class TopicRequests:
             self.held.wake_topic(config.topic_name)
         return changed
 
-    async def _settled(self, response: Response, *, registered: bool = True) -> Response:
+    async def _settled(self, response: Response) -> Response:
         """Return the response when the change is saved and the reachable name servers have it."""
         with trio.move_on_after(SETTLE_SECONDS):
             await self.topics.settled()
-            if registered:
-                await self.registrar.wait_announced()
+            await self.registrar.wait_announced()
         return response
 
     def delete(self, request: Request) -> Response | Awaitable[Response]:
@@ -170,7 +169,19 @@ class TopicRequests:
             self.statistics.forget(name)
             self.clients.forget_topic(name)
             self.held.wake_topic(name)
-        return self._settled(Response(), registered=False)  # a registration only adds topics
+        self.offsets.save_soon()
+        return self._deleted()
+
+    async def _deleted(self) -> Response:
+        """Return a response when the disk has the deletion.
+
+        After a kill, offsets of the old topic would count in a new one. Name servers need not hear
+        of it: a registration only adds topics.
+        """
+        with trio.move_on_after(SETTLE_SECONDS):
+            await self.offsets.settled()
+            await self.topics.settled()
+        return Response()
 
     def describe(self, request: Request) -> Response:
         """Return the settings of a topic. Raises: Rejected."""

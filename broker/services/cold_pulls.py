@@ -29,22 +29,29 @@ class ColdPulls:
     at_a_time: int = AT_A_TIME
     waiting_max: int = WAITING_MAX
     waiting: int = attrs.field(default=0, init=False)
-    _jobs_of: OrderedDict[Hashable, deque[Job]] = attrs.field(factory=OrderedDict, init=False)
+    _jobs_of: OrderedDict[Hashable, deque[tuple[Job, Callable[[], None]]]] = attrs.field(
+        factory=OrderedDict, init=False
+    )
     """Client -> its pulls in order of arrival; the client whose turn is next comes first."""
     _idle: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
-    def add(self, client: Hashable, job: Job) -> bool:
-        """Let a pull wait its turn; return False if too many wait already. Checkpoint: never."""
+    def add(self, client: Hashable, job: Job, on_forget: Callable[[], None] = lambda: None) -> bool:
+        """Let a pull wait its turn; return False if too many wait already. Checkpoint: never.
+
+        ``on_forget``: called in place of the job if the client leaves before its turn.
+        """
         if self.waiting >= self.waiting_max:
             return False
         self.waiting += 1
-        self._jobs_of.setdefault(client, deque()).append(job)
+        self._jobs_of.setdefault(client, deque()).append((job, on_forget))
         self._idle.unpark()
         return True
 
     def forget_client(self, client: Hashable) -> None:
         """Drop the pulls of a client whose connection has closed. Checkpoint: never."""
-        self.waiting -= len(self._jobs_of.pop(client, ()))
+        for _, on_forget in self._jobs_of.pop(client, ()):
+            self.waiting -= 1
+            on_forget()
 
     async def run(self) -> None:
         """Run the task "cold-pulls" and its workers."""
@@ -57,7 +64,7 @@ class ColdPulls:
             while not self._jobs_of:
                 await self._idle.park()
             client, jobs = self._jobs_of.popitem(last=False)
-            job = jobs.popleft()
+            job, _ = jobs.popleft()
             self.waiting -= 1
             if jobs:
                 self._jobs_of[client] = jobs  # last in turn

@@ -209,7 +209,9 @@ class PopMessages:
         deferred = Deferred((work.request,))
         self._locked.add(key)
         if not self.cold.add(
-            work.request.connection, partial(self._read_cold, deferred, work, visit, key, pops)
+            work.request.connection,
+            partial(self._read_cold, deferred, work, visit, key, pops),
+            partial(self._unlock, work.header, key),
         ):
             self._locked.discard(key)
             raise Rejected(
@@ -217,6 +219,11 @@ class PopMessages:
                 "too many pulls wait for the disk, start flow control for a while",
             )
         return deferred
+
+    def _unlock(self, header: PopMessageHeader, key: QueueKey) -> None:
+        """Let others read a queue: the client that was about to has left. Checkpoint: never."""
+        self._locked.discard(key)
+        self.held.wake(header.consumer_group, header.topic)
 
     async def _read_cold(
         self, deferred: Deferred, work: PopWork, visit: Visit, key: QueueKey, pops: Pops

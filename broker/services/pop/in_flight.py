@@ -116,10 +116,20 @@ class PopsInFlight:
                 self._leave(key, flight, flight.left)
                 del self._flights[key]
 
-    def forget(self, group: str, topic: str, queue_ids: Container[int]) -> None:
-        """Count the messages of some queues no more: the group was moved."""
+    def forget(
+        self,
+        *,
+        group: str | None = None,
+        topic: str | None = None,
+        queue_ids: Container[int] | None = None,
+    ) -> None:
+        """Count messages no more: their group was moved, or their topic or group is deleted."""
         for key, flight in list(self._flights.items()):
-            if key[0] == topic and key[1] == group and key[2] in queue_ids:
+            if (
+                topic in (None, key[0])
+                and group in (None, key[1])
+                and (queue_ids is None or key[2] in queue_ids)
+            ):
                 self._leave(key, flight, flight.left)
                 del self._flights[key]
 

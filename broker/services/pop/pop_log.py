@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import attrs
@@ -63,6 +63,10 @@ class PopLog(Protocol):
         """Note that the position of a queue was set, whatever was popped. Checkpoint: never."""
         ...
 
+    @property
+    def positions(self) -> Collection[QueueKey]:
+        """The queues whose positions ``forget_position`` would forget."""
+
 
 @attrs.define(eq=False)
 class RevivePopLog:
@@ -112,6 +116,10 @@ class RevivePopLog:
 
     def forget_position(self, key: QueueKey) -> None:
         """The offset is in the table of offsets only."""
+
+    @property
+    def positions(self) -> Collection[QueueKey]:
+        return ()
 
 
 def kind_of(record: CheckPoint | Ack) -> str:

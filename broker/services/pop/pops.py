@@ -7,7 +7,7 @@ group's position moves in one step, without a checkpoint.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import attrs
@@ -49,7 +49,8 @@ class Move(NamedTuple):
     """Of the records that must be safe."""
     stored_ms: int
     key: QueueKey
-    position: int
+    position: int | None
+    """None: it was reset meanwhile, or its topic or group is deleted."""
     timed_end: int
     """With this move, the positions cover the check points below it in the topic of timers."""
 
@@ -110,10 +111,20 @@ class Pops:
 
     def reset(self, key: QueueKey, offset: int) -> None:
         """Set a position, whatever is on its way."""
-        self._ahead.pop(key, None)
-        self._unsafe.pop(key, None)
-        self.log.forget_position(key)
+        self._forget({key})
         self.offsets.commit(*key, offset)
+
+    def _forget(self, keys: Set[QueueKey]) -> None:
+        """Forget positions, and the moves that wait for their records."""
+        if not keys.isdisjoint(self._ahead):
+            self._uncovered = deque(
+                move._replace(position=None) if move.key in keys else move
+                for move in self._uncovered
+            )
+        for key in keys:
+            self._ahead.pop(key, None)
+            self._unsafe.pop(key, None)
+            self.log.forget_position(key)
 
     def moved(self, group: str, topic: str, wanted: Mapping[int, int]) -> None:
         """Set the positions that an operator wants. Checkpoint: never.
@@ -121,7 +132,7 @@ class Pops:
         Ordered queues give messages at once. Messages in flight are not counted any more; they come
         again unless they are acknowledged.
         """
-        self.in_flight.forget(group, topic, wanted)
+        self.in_flight.forget(group=group, topic=topic, queue_ids=wanted)
         for queue_id, offset in wanted.items():
             key = group, topic, queue_id
             self.orders.forget(key)
@@ -129,10 +140,12 @@ class Pops:
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Forget positions of a topic, or of a group, that is deleted. Checkpoint: never."""
-        for key in [key for key in self._ahead if topic == key[1] or group == key[0]]:
-            del self._ahead[key]
-        for key in [key for key in self.orders.pops if topic == key[1] or group == key[0]]:
+        known = {*self._ahead, *self._unsafe, *self.orders.pops, *self.log.positions}
+        gone = {key for key in known if topic == key[1] or group == key[0]}
+        self._forget(gone)
+        for key in gone:
             self.orders.forget(key)
+        self.in_flight.forget(group=group, topic=topic)
 
     @property
     def uncovered(self) -> int:
@@ -160,10 +173,10 @@ class Pops:
             if timed_end:
                 self._note_safety(COVERED, end, safe=safe)
                 self.offsets.commit(*COVERED, timed_end)
-            self._note_safety(key, end, safe=safe)
             ahead = self._ahead.get(key)
-            if ahead is None:
-                continue  # reset meanwhile
+            if offset is None or ahead is None:
+                continue
+            self._note_safety(key, end, safe=safe)
             self.offsets.commit(*key, offset)
             if ahead == offset:
                 del self._ahead[key]

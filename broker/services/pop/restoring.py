@@ -2,8 +2,8 @@
 
 Without it messages that were popped, and acknowledged, since the last save would be popped again.
 Check points that the table of offsets covers are not looked at, nor those from before an operator
-moved the group: the offsets may have been set back. No clock says which these are: files are
-copied, and clocks are set.
+moved the group, or of an earlier topic of the same name: the offsets may have been set back. No
+clock says which these are: files are copied, and clocks are set.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ async def restore_positions(pops: Pops) -> int:
     """
     await trio.lowlevel.checkpoint()
     moved: set[tuple[str, str, int]] = set()
+    begins: dict[tuple[str, int], int] = {}
     queues = [(TIMER_TOPIC, 0, await _first_uncovered(pops))]
     queues += [
         (pops.revive_topic, number, pops.revived_to(number) + 1)
@@ -67,12 +68,24 @@ async def restore_positions(pops: Pops) -> int:
                         continue
                     following = point.offsets[-1] + 1
                     end = pops.store.max_offset(point.topic, point.queue_id)
-                    if (pops.position(key) or 0) < following <= end:
+                    if not (pops.position(key) or 0) < following <= end:
+                        continue
+                    queue = point.topic, point.queue_id
+                    if queue not in begins:
+                        begins[queue] = await _begin(pops, *queue)
+                    if made_at > begins[queue]:
                         pops.move(key, following)
                         moved.add(key)
             await trio.lowlevel.checkpoint()
     pops.offsets.forget_moves(pops.store.first_offset)
     return len(moved)
+
+
+async def _begin(pops: Pops, topic: str, queue_id: int) -> int:
+    """Return the log offset of a queue's first message: what was popped before is not in it."""
+    first = pops.store.min_offset(topic, queue_id)
+    entries = await pops.store.entries(topic, queue_id, first, 1)
+    return entries[0][0] if entries else 0
 
 
 async def _first_uncovered(pops: Pops) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,19 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from brokers import peer_of, running_broker
+from brokers import BrokerPeer, peer_of, running_broker
 from serving import until
 
 from triomq.broker.services.cold_pulls import AT_A_TIME, ColdPulls
+from triomq.broker.services.pop.held_pops import HeldPops
 from triomq.broker.store.errors import StoreIoError
 from triomq.broker.store.results import GetResult
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.headers.pop import PopMessageHeader
+from triomq.remoting.protocol.record_reader import decode_records
 
 
 @attrs.define(eq=False)
@@ -103,6 +113,71 @@ async def test_a_reader_hears_of_a_disk_that_fails(tmp_path: Path, disk: SlowDis
         disk.broken = False
         disk.tickets.release()
         assert (await peer.pull("Old")).code == 0
+
+
+@pytest.mark.parametrize("end", ["its client leaves", "too many wait", "the disk fails"])
+async def test_a_pop_that_never_reads_the_disk_leaves_its_queue_to_others(
+    tmp_path: Path, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Also to one that has passed the queue meanwhile, and waits."""
+    add, hold = ColdPulls.add, HeldPops.hold
+    added, held = list[Any](), list[Any]()
+    monkeypatch.setattr(ColdPulls, "add", lambda *a, **k: [added.append(a), add(*a, **k)][1])
+    monkeypatch.setattr(HeldPops, "hold", lambda *a: [held.append(a), hold(*a)][1])
+    async with (
+        running_broker(tmp_path) as broker,
+        peer_of(broker) as other,
+        peer_of(broker) as stays,
+        trio.open_nursery() as nursery,
+    ):
+        await stays.create_topic("Old", 1)
+        await stays.send("Old")
+        if end == "too many wait":
+            with monkeypatch.context() as full:
+                full.setattr(ColdPulls, "add", lambda *a, **k: False)
+                assert (await pop_old(other)).code == ResponseCode.SYSTEM_BUSY
+        elif end == "the disk fails":
+            disk.broken = True
+            disk.tickets.release()
+            assert (await pop_old(other)).code == ResponseCode.SYSTEM_ERROR
+            disk.broken = False
+        else:
+            for _ in range(AT_A_TIME):
+                nursery.start_soon(partial(stays.pull, "Old"))
+            await until(lambda: len(disk.begun) == AT_A_TIME)
+            async with peer_of(broker) as leaves:
+                nursery.start_soon(quietly, pop_old, leaves)
+                await until(lambda: len(added) == AT_A_TIME + 1)
+                nursery.start_soon(quietly, pop_old, other)
+                await until(lambda: len(held) == 1)
+        for _ in range(2 * AT_A_TIME):
+            disk.tickets.release()
+        with trio.fail_after(5):
+            if end == "its client leaves":
+                await until(lambda: len(disk.begun) > AT_A_TIME)
+            else:
+                answer = await pop_old(stays)
+                assert len(decode_records(bytes(answer.body))) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def pop_old(peer: BrokerPeer) -> Command:
+    header = PopMessageHeader(
+        consumer_group="G",
+        topic="Old",
+        queue_id=-1,
+        message_count_max=32,
+        invisible_ms=60_000,
+        poll_ms=20_000,
+        init_mode=0,
+        born_timestamp=int(time.time() * 1000),
+    )
+    return await peer.call(RequestCode.POP_MESSAGE, header, timeout=30)
+
+
+async def quietly(ask: Callable[[BrokerPeer], Awaitable[object]], peer: BrokerPeer) -> None:
+    with contextlib.suppress(RemotingError):
+        await ask(peer)
 
 
 async def test_the_pulls_of_a_client_that_has_gone_are_forgotten() -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from brokers import BrokerPeer, peer_of, running_broker
+from brokers import BrokerPeer, crashed_broker, peer_of, running_broker
 from jumping_clock import DAY, jumping_clock
 from pop_peer import Popped, pop
 
+from triomq.broker.app import BrokerReady
 from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
 
 INVISIBLE_MS = 1_500
@@ -76,3 +78,27 @@ async def test_a_message_of_a_new_topic_does_not_come_in_place_of_the_old_one(
         assert [each.body for each in taken] == [b"new"]
         await trio.sleep(INVISIBLE_MS / 1000 + 2)
         assert (await pop(peer, invisible_ms=60_000))[1] == []
+
+
+@pytest.mark.parametrize("by_pops", [False, True])
+async def test_after_a_kill_no_offset_of_the_old_topic_counts_in_the_new_one(
+    tmp_path: Path, by_pops: bool
+) -> None:
+    async def work(ready: BrokerReady) -> None:
+        async with peer_of(ready) as peer:
+            await peer.create_topic("T", 1)
+            for number in range(4):
+                await peer.send("T", b"old %d" % number, queue_id=0)
+            if by_pops:
+                assert len((await pop(peer, invisible_ms=60_000))[1]) == 4
+            else:
+                moved = ResetOffsetHeader(topic="T", group="G", timestamp=-1, force=True)
+                assert (await peer.call(Code.INVOKE_BROKER_TO_RESET_OFFSET, moved)).code == 0
+            assert (await peer.call(Code.DELETE_TOPIC_IN_BROKER, DeleteTopicHeader("T"))).code == 0
+            await peer.create_topic("T", 1)
+            for number in range(5):
+                await peer.send("T", b"new %d" % number, queue_id=0)
+
+    await crashed_broker(tmp_path, work)
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        assert [each.body for each in (await pop(peer))[1]] == [b"new %d" % n for n in range(5)]

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import attrs
+import pytest
 
 from triomq.broker.processors.offsets import GroupOffsetRequests
 from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offsets
+from triomq.broker.services.pop.order_table import open_order_table
 from triomq.broker.services.pop.pop_log import PopRecord, QueueKey
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.pop.pops import COVERED, SAFE_SECONDS, Pops
@@ -29,6 +31,7 @@ class Log:
     disk: int = 0
     slaves: int = 0
     timed_end: int = 0
+    positions: dict[QueueKey, int] = attrs.field(factory=dict)
 
     def append(self, records: Sequence[PopRecord]) -> int:
         self.end += len(records)
@@ -48,7 +51,7 @@ class Log:
         pass
 
     def forget_position(self, key: QueueKey) -> None:
-        pass
+        self.positions.pop(key, None)
 
 
 @attrs.define(eq=False)
@@ -72,7 +75,7 @@ def scene(folder: Path) -> Scene:
     log, now = Log(), [1_000_000]
     offsets = open_consumer_offsets(folder, Version(lambda: 1))
     nothing: Any = None
-    orders: Any = SimpleNamespace(pops={})
+    orders = open_order_table(folder, lambda: now[0])
     store: Any = SimpleNamespace(appended=SimpleNamespace(value=0))
     pops = Pops(
         log, store, nothing, offsets, orders, PopSettings(), lambda: now[0], "broker-a", "R"
@@ -120,3 +123,28 @@ def test_the_first_position_is_not_told_either(tmp_path: Path) -> None:
     it.pops.commit_covered(ending=True)
     assert it.offsets.committed_offset(*KEY) == 1
     assert it.told() == {"T@G": {}, f"{COVERED[1]}@{COVERED[0]}": {}}
+
+
+@pytest.mark.parametrize("event", ["reset", "topic is deleted", "group is deleted"])
+def test_moves_from_before_a_reset_do_not_count(tmp_path: Path, event: str) -> None:
+    """Not either when the group has popped again, before the disk has the older check points."""
+    it = scene(tmp_path)
+    it.take(99)
+    it.log.positions[KEY] = 100
+    if event == "reset":
+        it.pops.reset(KEY, 0)
+    elif event == "topic is deleted":
+        it.offsets.forget_topic("T")
+    else:
+        it.offsets.forget_group("G")
+    assert KEY not in it.log.positions
+    assert it.pops.in_flight.count("G", "T") == (event == "reset")
+    it.take(3)
+    it.log.disk = it.log.slaves = 1
+    it.pops.commit_covered()
+    assert it.pops.position(KEY) == 4
+    assert it.offsets.committed_offset(*COVERED) == 101
+    assert it.told().get("T@G", {}) == ({0: 0} if event == "reset" else {})
+    it.log.disk = it.log.slaves = 2
+    it.pops.commit_covered()
+    assert it.offsets.committed_offset(*KEY) == it.pops.position(KEY) == 4

@@ -93,6 +93,10 @@ def test_the_newest_route_wins_where_two_differ() -> None:
     moved = TopicRoute([QueueData("a", 1, 1)], [BrokerData("c", "a", {0: "elsewhere:1"})])
     table.update("U", moved)
     assert table.master("a") == "elsewhere:1"
+    assert table.update("T", back := route(("a", 1, 1, 6)))  # the same as before: it is back
+    assert table.master("a") == "a:1"
+    assert not table.update("T", back)
+    assert not table.update("U", moved) or table.master("a") == "elsewhere:1"
 
 
 def test_a_real_route_replaces_the_template() -> None:
