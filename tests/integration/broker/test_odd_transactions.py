@@ -11,7 +11,9 @@ import pytest
 import trio
 from brokers import BrokerPeer, Sent, peer_of, running_broker
 
+from triomq.broker.services.transactions import checks, transactions
 from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.errors import StoreIoError, StoreUnavailable
 from triomq.broker.store.queue_messages import QueueMessages
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.codes import RequestCode as Code
@@ -228,6 +230,44 @@ async def test_a_half_of_a_sender_whose_clock_is_behind_is_old_once_its_first_re
             while (await peer.pull_raw(CHECK_MAX_TIME_TOPIC)).code:
                 await trio.sleep(0.05)
         assert (await peer.pull(CHECK_MAX_TIME_TOPIC)).bodies == [b"x"]
+
+
+@pytest.mark.parametrize("fault", ["read", "append"])
+async def test_after_a_fault_of_the_disk_halves_are_asked_about_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The check that met the fault is put off, not dropped."""
+    append, messages = MessageStore.append, MessageStore.messages
+    faults: list[str] = []
+
+    def no_append(store: MessageStore, drafts: Sequence[Draft]) -> list[Appended]:
+        if fault == "append" and len(faults) < 2 and drafts[0].topic == HALF_TOPIC and asking:
+            faults.append(fault)
+            raise StoreUnavailable("the disk is full")
+        return append(store, drafts)
+
+    async def no_read(store: MessageStore, topic: str, *place: int, **more: int) -> QueueMessages:
+        if fault == "read" and len(faults) < 2 and topic == HALF_TOPIC:
+            faults.append(fault)
+            raise StoreIoError(Path("commitlog/0"), OSError("Input/output error"))
+        return await messages(store, topic, *place, **more)
+
+    for module in (checks, transactions):
+        monkeypatch.setattr(module, "RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(MessageStore, "append", no_append)
+    monkeypatch.setattr(MessageStore, "messages", no_read)
+    asking = False
+    async with running_broker(tmp_path, **MANY_CHECKS) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        for number in range(3):
+            await prepare(peer, b"%d" % number)
+        asking = True
+        await peer.heartbeat(producers=("P",))
+        with trio.fail_after(10):
+            while len(faults) < 2:
+                await trio.sleep(0.02)
+        peer.notices.clear()
+        assert set(await asked(peer, 9)) == {b"0", b"1", b"2"}
 
 
 async def test_halves_above_a_lowered_limit_are_asked_about_as_any_others(tmp_path: Path) -> None:

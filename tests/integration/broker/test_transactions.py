@@ -168,6 +168,32 @@ async def test_ends_that_fit_no_open_transaction_are_refused(tmp_path: Path) -> 
         assert len(await committed(peer, 1)) == 1
 
 
+@pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
+async def test_of_two_ends_at_the_same_moment_the_first_counts(tmp_path: Path, second: int) -> None:
+    """A sender and a check handler may answer at once: the broker reads both as one batch."""
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        halves = [await prepare(peer, b"%d" % number, f"{number:032}") for number in range(8)]
+        codes: list[int] = []
+
+        async def both(half: Sent) -> None:
+            async with trio.open_nursery() as nursery:
+                for verdict in (COMMIT, second):
+                    nursery.start_soon(note, half, verdict)
+
+        async def note(half: Sent, verdict: int) -> None:
+            answer = await end(peer, half, verdict)
+            assert answer is not None
+            codes.append(answer.code)
+
+        async with trio.open_nursery() as nursery:
+            for half in halves:
+                nursery.start_soon(both, half)
+        assert sorted(codes) == [0] * 8 + [ResponseCode.ILLEGAL_OPERATION] * 8
+        if second == COMMIT:
+            await committed(peer, 8)
+
+
 @pytest.mark.parametrize(
     ("properties", "sys_flag", "settings", "code", "remark"),
     [

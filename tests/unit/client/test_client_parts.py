@@ -12,6 +12,7 @@ import trio.testing
 
 from triomq.client.background import open_background
 from triomq.client.consumer.assignment import Assignment
+from triomq.client.consumer.delivery import Delivery
 from triomq.client.consumer.inbox import MESSAGES_BETWEEN_CHECKPOINTS, Inbox, InboxClosed
 from triomq.client.consumer.ordered_inbox import OrderedInbox
 from triomq.client.consumer.process_queue import ProcessQueue, PullLimits
@@ -282,6 +283,79 @@ async def test_failed_messages_of_an_ordered_batch_come_again_first_and_in_order
     for message in second[1:]:
         inbox.settled(message)
     assert len(inbox) == 1, "what failed the first time is done"
+
+
+@pytest.mark.parametrize("settled", ["ack", "retry", "block", "before its own turn"])
+async def test_a_queue_that_is_lost_and_gained_again_goes_on_after_the_message_that_is_out(
+    settled: str,
+) -> None:
+    """Its settlement has no effect on offsets, but ends the turn of its queue."""
+    inbox, lost, gained = OrderedInbox(), assignment(), assignment()
+    lost.turns = gained.turns = inbox
+    inbox.put(messages(lost, 1))
+    out = await inbox.get()
+    lost.lose()
+    inbox.put(messages(gained, 2))
+    if settled == "before its own turn":
+        assert lost.held.settle(out.queue_offset)  # the broker has taken it back meanwhile
+    with trio.move_on_after(0):
+        await inbox.get()
+        raise AssertionError("two messages of a queue are out")
+    if settled == "ack":
+        assert await out.ack() is False
+    elif settled == "block":
+        async with out:
+            pass
+    else:
+        assert await out.retry() is False
+    with trio.fail_after(1):
+        assert [message.owner for message in await inbox.get_some(2)] == [gained, gained]
+
+
+async def test_each_rest_of_an_ordered_queue_has_its_own_length(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    inbox, owner = OrderedInbox(), assignment()
+    inbox.put(messages(owner, 1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(inbox.run)
+        for pause in (30.0, 0.5, 2.0):
+            began = trio.current_time()
+            out = await inbox.get()
+            inbox.requeue(out, next_delivery(out), pause)
+            again = await inbox.get()
+            assert trio.current_time() - began == pause
+            inbox.requeue(again, again, 0.0)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", [Inbox, OrderedInbox])
+async def test_what_a_cancelled_batch_handler_has_settled_does_not_come_again(
+    kind: type[Inbox | OrderedInbox],
+) -> None:
+    inbox, owner = kind(), assignment()
+    owner.turns = inbox if isinstance(inbox, OrderedInbox) else None
+    seen: list[int] = []
+
+    async def handle(batch: list[ReceivedMessage]) -> None:
+        for message in batch:
+            seen.append(message.queue_offset)
+            if message.queue_offset != 1:
+                await message.ack()
+        await trio.sleep_forever()
+
+    delivery = Delivery(inbox, owner.sends_back, None)
+    inbox.put(messages(owner, 3))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(delivery.run, handle, 1, 3)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert seen == [0, 1, 2]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(inbox.run if isinstance(inbox, OrderedInbox) else trio.sleep_forever)
+        with trio.fail_after(1):
+            assert [message.queue_offset for message in await inbox.get_some(3)] == [1]
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_cancelled_task_takes_no_message() -> None:

@@ -370,9 +370,12 @@ def test_pings_are_answered() -> None:
     assert session.take_output() == b""
 
 
-def test_stalled_calls_are_found() -> None:
-    pair = Pair({INITIAL_WINDOW: 10})
+@pytest.mark.parametrize("began", [0.0, 1_000.0])
+@pytest.mark.parametrize("window", [0, 10])
+def test_stalled_calls_are_found(began: float, window: int) -> None:
+    pair = Pair({INITIAL_WINDOW: window})
     pair.acknowledges = False
+    pair.now = began
     waits = pair.call(b"x")
     pair.session.send_message(waits, bytes(100))
     sends = pair.start()
@@ -381,13 +384,14 @@ def test_stalled_calls_are_found() -> None:
     silent, expected = pair.start(), pair.start()
     pair.exchange()
     pair.session.expect_request(expected)
-    assert pair.session.stalled(59.0, 60) == []
-    assert pair.session.stalled(60.0, 60) == [waits, sends, expected]
-    pair.now = 70.0
+    assert pair.session.stalled(began + 59, 60) == []
+    assert pair.session.stalled(began + 60, 60) == [waits, sends, expected]
+    pair.now = began + 70
     pair.client.increment_flow_control_window(10, waits)
     pair.send(sends, bytes(10))
     pair.exchange()
-    assert pair.session.stalled(120.0, 60) == [expected]
+    assert pair.session.stalled(began + 120, 60) == [expected]
+    assert pair.session.stalled(began + 130, 60) == [waits, sends, expected]
     pair.session.reset(expected)
     pair.exchange()
     assert pair.answers[expected].reset == 8

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import attrs
 import pytest
+import trio
+from stores import SteppingClock, draft, tiny_config
 
 from triomq.broker.store.checkpoint import MARK_POSITION, Checkpoint, CheckpointFile, Mark
 from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.opening import open_store
 
 FULL = Checkpoint(
     log_timestamp=1,
@@ -66,3 +70,52 @@ def test_a_mark_of_another_version_does_not_count() -> None:
 def test_java_s_safe_time_has_a_margin() -> None:
     assert Checkpoint(log_timestamp=10_000, queue_timestamp=9_000).safe_timestamp == 6_000
     assert Checkpoint(log_timestamp=10_000).safe_timestamp == 0
+
+
+@attrs.define(eq=False)
+class HeldDisk(Disk):
+    """Holds back the first fsync in a folder of the store."""
+
+    folder: str = attrs.field(kw_only=True)
+    reached: threading.Event = attrs.field(factory=threading.Event)
+    go_on: threading.Event = attrs.field(factory=threading.Event)
+
+    def sync_path(self, path: Path) -> None:
+        if self.folder in path.parts:
+            self.reached.set()
+            assert self.go_on.wait(10)
+        super().sync_path(path)
+
+
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue", "index"])
+async def test_what_comes_during_an_fsync_is_not_in_its_checkpoint(
+    tmp_path: Path, folder: str
+) -> None:
+    """A time that is too late would make Java skip records that a power failure has taken."""
+    disk = HeldDisk(folder=folder)
+    async with open_store(tiny_config(tmp_path), clock=SteppingClock(), disk=disk) as store:
+        before = store.append([draft(b"before", keys="a")])[0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.index_syncer.save)
+            with trio.fail_after(10):
+                while not disk.reached.is_set():
+                    await trio.sleep(0.001)
+            for number in range(40):  # the first file of the key index is full then
+                last = store.append([draft(b"%d" % number, keys="b")])[0]
+            store.indexer.flush_deferred()
+            full = store.key_index.full_timestamp
+            assert full > before.store_timestamp
+            disk.go_on.set()
+        written = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
+        assert written == Checkpoint(
+            log_timestamp=before.store_timestamp,
+            queue_timestamp=before.store_timestamp,
+            index_timestamp=0,
+            confirmed=before.log_offset,
+            queue_log_offset=before.log_offset,
+            mark=Mark(before.log_offset, before.log_offset + before.size, before.log_offset, True),
+        )
+        await store.index_syncer.save()
+        written = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
+        times = written.log_timestamp, written.queue_timestamp, written.index_timestamp
+        assert times == (last.store_timestamp, last.store_timestamp, full)
