@@ -190,3 +190,48 @@ def test_a_pull_that_has_ended_keeps_no_request(end: str) -> None:
     else:
         held.forget_connection("c")
     assert waiting.resume is None
+
+
+async def test_a_short_wait_ends_in_its_time_although_long_ones_were_there_before(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ended: list[tuple[str, float]] = []
+    held = HeldPulls()
+
+    def hold(name: str, seconds: float) -> None:
+        one = pull([], name, deadline=trio.current_time() + seconds)
+        one.resume = lambda: ended.append((name, trio.current_time()))
+        held.hold(one)
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        hold("long", 30)
+        nursery.start_soon(held.run)
+        await trio.testing.wait_all_tasks_blocked()
+        hold("longer", 40)
+        hold("short", 2)
+        await trio.testing.wait_all_tasks_blocked()
+        hold("shorter", 1)
+        await trio.sleep(50)
+        nursery.cancel_scope.cancel()
+    waits = [(name, at - began) for name, at in ended]
+    assert waits == [("shorter", 1), ("short", 2), ("long", 30), ("longer", 40)]
+
+
+def test_deadlines_stay_in_their_order_when_stale_ones_are_removed() -> None:
+    """Thousands of pulls are woken long before their time is up, and few are left."""
+    resumed: list[object] = []
+    held = HeldPulls()
+    deadlines = [(number * 7919) % 10_007 for number in range(6_000)]
+    for number, deadline in enumerate(deadlines):
+        name = f"{deadline:05}"
+        held.hold(pull(resumed, name, queue_id=number % 5, deadline=float(deadline)))
+    held.arrived([("T", queue_id, 100, 0) for queue_id in range(4)])
+    assert len(resumed) == 4_800
+    assert len(held._deadlines) < 6_000
+    resumed.clear()
+    left = sorted(deadlines[4::5])
+    for deadline in left:
+        assert held.expire(deadline - 0.5) == deadline
+        held.expire(deadline)
+    assert resumed == [f"{deadline:05}" for deadline in left]

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from triomq.broker.processors.transactions import TransactionRequests
 from triomq.broker.services.transactions.open_halves import OpenHalves, Progress
 from triomq.broker.services.transactions.transactions import Transactions
 from triomq.broker.store.queue_messages import DamagedRecord, QueueMessages
+from triomq.remoting.errors import Rejected
+from triomq.remoting.protocol.headers.transaction import ROLLBACK
 from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC
 from triomq.remoting.protocol.record import encode_record
 from triomq.remoting.protocol.record_reader import read_record
@@ -111,3 +114,19 @@ async def test_a_long_queue_of_ended_transactions_takes_no_memory() -> None:
         tracemalloc.stop()
     assert transactions.open.open == {count}
     assert transactions.open.progress() == Progress(count, len(records))
+
+
+async def test_an_end_may_be_faster_than_the_arrival_of_its_half() -> None:
+    """With SYNC_FLUSH the producer has its answer before readers see the half."""
+    half: Any = SimpleNamespace(queue_offset=5)
+    header: Any = SimpleNamespace(verdict=ROLLBACK, message_id="id")
+    nothing: Any = None
+    opened, requests = OpenHalves(4, 0), TransactionRequests(nothing, nothing)
+    assert opened.open == set()
+    end = requests._decide(header, half, opened, set())
+    assert end.queue_offset == 5
+    assert opened.open == {4, 5}
+    opened.arrived(6, 1.0)
+    opened.finish([5])
+    with pytest.raises(Rejected, match="has ended already"):
+        requests._decide(header, half, opened, set())

@@ -130,6 +130,7 @@ def test_moves_from_before_a_reset_do_not_count(tmp_path: Path, event: str) -> N
     """Not either when the group has popped again, before the disk has the older check points."""
     it = scene(tmp_path)
     it.take(99)
+    it.pops.take_ordered(KEY, [99], it.now[0], 60_000, None)
     it.log.positions[KEY] = 100
     if event == "reset":
         it.pops.reset(KEY, 0)
@@ -137,7 +138,9 @@ def test_moves_from_before_a_reset_do_not_count(tmp_path: Path, event: str) -> N
         it.offsets.forget_topic("T")
     else:
         it.offsets.forget_group("G")
+    assert it.pops.position(KEY) == (0 if event == "reset" else None)
     assert KEY not in it.log.positions
+    assert (KEY in it.pops.orders.pops) == (event == "reset")
     assert it.pops.in_flight.count("G", "T") == (event == "reset")
     it.take(3)
     it.log.disk = it.log.slaves = 1
@@ -148,3 +151,34 @@ def test_moves_from_before_a_reset_do_not_count(tmp_path: Path, event: str) -> N
     it.log.disk = it.log.slaves = 2
     it.pops.commit_covered()
     assert it.offsets.committed_offset(*KEY) == it.pops.position(KEY) == 4
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_no_position_is_ahead_of_the_disk(tmp_path: Path, ending: bool) -> None:
+    """However long it waits: a start would leave out messages whose check point is gone."""
+    it = scene(tmp_path)
+    it.take(0)
+    it.take(1)
+    it.now[0] += 100 * int(SAFE_SECONDS * 1000)
+    it.log.disk = 1
+    it.pops.commit_covered(ending=ending)
+    assert it.offsets.committed_offset(*KEY) == 1
+    assert it.offsets.committed_offset(*COVERED) == 101
+
+
+@pytest.mark.parametrize("event", ["reset", "moved", "topic is deleted"])
+def test_slaves_are_told_a_position_that_was_set(tmp_path: Path, event: str) -> None:
+    """Although they lack the check point that the position before it needs."""
+    it = scene(tmp_path)
+    it.take(7)
+    it.log.disk = 1
+    it.pops.commit_covered(ending=True)
+    assert it.told()["T@G"] == {}
+    if event == "reset":
+        it.pops.reset(KEY, 3)
+    elif event == "moved":
+        it.pops.moved("G", "T", {0: 3})
+    else:
+        it.offsets.forget_topic("T")
+        it.offsets.commit(*KEY, 3)
+    assert it.told()["T@G"] == {0: 3}
