@@ -12,7 +12,7 @@ from pathlib import Path
 
 from triomq.broker.config import BrokerConfig, BrokerRole, check_role
 from triomq.broker.java_keys import BROKER_KEYS
-from triomq.broker.services.access.access_settings import check_access
+from triomq.remoting.access.access_settings import check_access
 from triomq.remoting.command_line import defined_entries, file_source
 from triomq.remoting.properties_file import Entry
 from triomq.remoting.saved_settings import load_with_saved

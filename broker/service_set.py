@@ -11,7 +11,7 @@ from triomq.broker.addresses import discovery_of
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.processors.clients import notify_members_changed
 from triomq.broker.roles.role import Role
-from triomq.broker.services.access.access_table import AccessTable, open_access_table
+from triomq.broker.services.access_table import AccessTable, open_access_table
 from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.filters import ConsumerFilters, open_consumer_filters

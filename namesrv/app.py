@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
+from triomq.namesrv.access import writer_check
 from triomq.namesrv.config import NamesrvConfig, RunningConfig
 from triomq.namesrv.config_requests import ConfigRequests, route_rules
 from triomq.namesrv.kv import KvConfig
@@ -69,6 +70,7 @@ async def run_namesrv(
         from triomq.remoting.server.connection_sniffer import open_sniffer  # start-up time
 
         sniffer = open_sniffer(security)
+    check = writer_check(config.access)
     limits = namesrv_limits(config.limits)
     kv = KvConfig.open(config.kv_path, limits)
     routes = RouteTable(route_rules(config), limits)
@@ -86,7 +88,7 @@ async def run_namesrv(
         attrs.evolve(
             config.network.server_config(config.listen_host, config.listen_port, config.pools()),
             filter_factory=sniffer.filter if sniffer is not None else None,
-            request_hooks=tuple(request_hooks),
+            request_hooks=(*request_hooks, *([check] if check is not None else [])),
         ),
         handler_table(
             brokers,

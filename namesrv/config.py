@@ -9,6 +9,7 @@ from pathlib import Path
 import attrs
 
 from triomq.namesrv.table_limits import NamesrvTableLimits
+from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.java_keys import KeyTable, Reason
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.server.config import PoolConfig
@@ -112,6 +113,7 @@ class NamesrvConfig:
     network: NetworkSettings = group(NetworkSettings)
     monitor: MonitorSettings = group(MonitorSettings)
     security: SecuritySettings = group(SecuritySettings)
+    access: WriterSettings = group(WriterSettings)
     limits: NamesrvTableLimits = group(NamesrvTableLimits)
 
     def saved_settings_path(self) -> Path:

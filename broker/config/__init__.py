@@ -20,11 +20,11 @@ from triomq.broker.config.endpoint_settings import EndpointSettings
 from triomq.broker.config.pool_settings import PoolSettings
 from triomq.broker.config.replication_settings import ReplicationSettings
 from triomq.broker.config.store_settings import StoreSettings
-from triomq.broker.services.access.access_settings import AccessSettings
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.table_limits import BrokerTableLimits
 from triomq.broker.services.timers.timer_settings import TimerSettings
+from triomq.remoting.access.access_settings import AccessSettings
 from triomq.remoting.monitor.export_settings import ExportSettings
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.server.network_settings import NetworkSettings

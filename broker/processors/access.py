@@ -13,7 +13,7 @@ from typing import TypeVar
 import attrs
 
 from triomq.broker.processors.bodies import read_body
-from triomq.broker.services.access.access_table import AccessTable
+from triomq.broker.services.access_table import AccessTable
 from triomq.remoting.access.changes import AccessChanges
 from triomq.remoting.limits import SETTINGS_BYTES_MAX, require_size
 from triomq.remoting.protocol.bodies.auth import Acl, User

@@ -17,7 +17,7 @@ import trio
 from triomq.broker.replication.slave import MasterAddress
 from triomq.broker.roles.held_tables import HeldTables
 from triomq.broker.roles.pop_handover import PopHandover
-from triomq.broker.services.access.access_table import AccessTable
+from triomq.broker.services.access_table import AccessTable
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP

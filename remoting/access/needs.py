@@ -27,12 +27,13 @@ from triomq.remoting.protocol.codes import RequestCode as Code
 Needs: TypeAlias = Iterable[Need]
 FromHeader: TypeAlias = Callable[[Any, str], Needs]
 """Takes the header object, None without one, and the name of the cluster."""
+FromBody: TypeAlias = Callable[[Any], Needs]
 
 PUB, SUB, GET = Action.PUB, Action.SUB, Action.GET
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
 
 
-def _nothing(_header: Any, _cluster: str) -> Needs:
+def nothing(_header: Any, _cluster: str) -> Needs:
     """A valid signature is enough."""
     return ()
 
@@ -122,8 +123,8 @@ HEADER_NEEDS: Mapping[int, FromHeader] = {
     Code.SEND_MESSAGE: _topic(PUB),
     Code.SEND_MESSAGE_V2: _topic(PUB),
     Code.SEND_BATCH_MESSAGE: _topic(PUB),
-    Code.SEND_REPLY_MESSAGE: _nothing,
-    Code.SEND_REPLY_MESSAGE_V2: _nothing,
+    Code.SEND_REPLY_MESSAGE: nothing,
+    Code.SEND_REPLY_MESSAGE_V2: nothing,
     Code.RECALL_MESSAGE: _topic(PUB),
     Code.CONSUMER_SEND_MSG_BACK: _group(SUB),
     Code.END_TRANSACTION: lambda header, _: _named_topic(header.topic, PUB),
@@ -142,25 +143,25 @@ HEADER_NEEDS: Mapping[int, FromHeader] = {
     Code.QUERY_CONSUMER_OFFSET: _topic_then_group(SUB, GET),
     Code.GET_CONSUMER_LIST_BY_GROUP: _consumer_group(SUB, GET),
     Code.UNREGISTER_CLIENT: _unregister,
-    Code.CHECK_CLIENT_CONFIG: _nothing,
+    Code.CHECK_CLIENT_CONFIG: nothing,
     Code.SEARCH_OFFSET_BY_TIMESTAMP: _topic(GET),
     Code.GET_MAX_OFFSET: _topic(GET),
     Code.GET_MIN_OFFSET: _topic(GET),
     Code.GET_EARLIEST_MSG_STORETIME: _topic(GET),
-    Code.GET_ALL_CONSUMER_OFFSET: _nothing,
-    Code.GET_ALL_DELAY_OFFSET: _nothing,
-    Code.GET_ALL_MESSAGE_REQUEST_MODE: _nothing,
-    Code.GET_TIMER_CHECK_POINT: _nothing,
-    Code.GET_TIMER_METRICS: _nothing,
+    Code.GET_ALL_CONSUMER_OFFSET: nothing,
+    Code.GET_ALL_DELAY_OFFSET: nothing,
+    Code.GET_ALL_MESSAGE_REQUEST_MODE: nothing,
+    Code.GET_TIMER_CHECK_POINT: nothing,
+    Code.GET_TIMER_METRICS: nothing,
     Code.GET_TOPIC_CONFIG: _topic(GET),
-    Code.GET_ALL_TOPIC_CONFIG: _nothing,
-    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _nothing,
+    Code.GET_ALL_TOPIC_CONFIG: nothing,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: nothing,
     Code.GET_TOPIC_STATS_INFO: _topic(GET),
     Code.QUERY_TOPIC_CONSUME_BY_WHO: _topic(GET),
     Code.UPDATE_AND_CREATE_TOPIC: _topic(CREATE),
     Code.DELETE_TOPIC_IN_BROKER: _topic(DELETE),
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: _group(GET),
-    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _nothing,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: nothing,
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _admin_group_then_topic(UPDATE),
     Code.DELETE_SUBSCRIPTIONGROUP: _group(DELETE),
     Code.GET_CONSUMER_CONNECTION_LIST: _consumer_group(GET),
@@ -180,9 +181,9 @@ HEADER_NEEDS: Mapping[int, FromHeader] = {
     Code.CONSUME_MESSAGE_DIRECTLY: _group_then_topic(SUB),
     Code.GET_BROKER_CONFIG: _cluster(GET),
     Code.UPDATE_BROKER_CONFIG: _cluster(UPDATE),
-    Code.GET_BROKER_RUNTIME_INFO: _nothing,
+    Code.GET_BROKER_RUNTIME_INFO: nothing,
     Code.VIEW_BROKER_STATS_DATA: _cluster(GET),
-    Code.GET_BROKER_HA_STATUS: _nothing,
+    Code.GET_BROKER_HA_STATUS: nothing,
     Code.NOTIFY_MIN_BROKER_ID_CHANGE: _cluster(UPDATE),
     Code.EXCHANGE_BROKER_HA_INFO: _cluster(UPDATE),
     Code.DELETE_EXPIRED_COMMITLOG: _cluster(UPDATE),
@@ -241,7 +242,7 @@ def _groups(body: SubscriptionGroupList) -> Needs:
     return (group_need(config.group_name, CREATE) for config in body.group_config_list)
 
 
-BODY_NEEDS: Mapping[int, Callable[[Any], Needs]] = {
+BODY_NEEDS: Mapping[int, FromBody] = {
     Code.HEART_BEAT: heartbeat_needs,
     Code.LOCK_BATCH_MQ: _lock,
     Code.UNLOCK_BATCH_MQ: _lock,

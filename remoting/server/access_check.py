@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from triomq.remoting.access.control import AccessControl
-from triomq.remoting.access.needs import BODY_NEEDS, HEADER_NEEDS
+from triomq.remoting.access.needs import BODY_NEEDS, HEADER_NEEDS, FromBody, FromHeader
 from triomq.remoting.access.users import refused
 from triomq.remoting.errors import Rejected, RemotingError
 from triomq.remoting.log_limit import LogLimit
@@ -28,6 +28,8 @@ class AccessCheck:
     """The hook. It leaves the user in ``Request.user``."""
 
     control: AccessControl
+    header_needs: Mapping[int, FromHeader] = HEADER_NEEDS
+    body_needs: Mapping[int, FromBody] = BODY_NEEDS
     limit: LogLimit = attrs.field(factory=LogLimit)
 
     def __call__(self, request: Request) -> None:
@@ -50,7 +52,7 @@ class AccessCheck:
         code = int(request.code)
         control = self.control
         request.user = control.identify(code, ext, request.body, request.version)
-        needs = HEADER_NEEDS.get(code)
+        needs = self.header_needs.get(code)
         if needs is not None:
             control.require(
                 request.user,
@@ -58,12 +60,12 @@ class AccessCheck:
                 request.connection.peer[0],
                 code,
             )
-        elif code not in BODY_NEEDS:
+        elif code not in self.body_needs:
             raise refused(f"request code {code} has no entry in the table of access control.")
 
     def require_for_body(self, request: Request, body: Any) -> None:
         """Refuse a request that needs more for its body than its user may. Raises: Rejected."""
-        needs = BODY_NEEDS.get(int(request.code))
+        needs = self.body_needs.get(int(request.code))
         if needs is not None and not request.connection.local:
             try:
                 self.control.require(

@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.protocol.bodies": ("remoting.protocol", "remoting.errors"),
     "remoting.protocol.headers": ("remoting.protocol",),
     "remoting.protocol": ("remoting.errors",),
-    "remoting.access": ("remoting.protocol", "remoting.errors"),
+    "remoting.access": ("remoting.protocol", "remoting.errors", "remoting.settings"),
     "remoting.server": ("remoting",),
     "remoting.tls": (
         "remoting.errors",

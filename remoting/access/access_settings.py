@@ -1,4 +1,4 @@
-"""AccessSettings: authentication and authorization, under the names of Java's AuthConfig."""
+"""Settings of authentication and authorization, under the names of Java's AuthConfig."""
 
 # ruff: noqa: RUF009  (setting() is an attrs field specifier)
 from __future__ import annotations
@@ -76,6 +76,38 @@ CODES: Kind[frozenset[int]] = Kind(
     _codes,
     lambda codes: ",".join(map(str, sorted(codes))),
 )
+
+
+@attrs.frozen(kw_only=True)
+class WriterSettings:
+    """Who may change what a name server knows; a name server of RocketMQ checks nobody."""
+
+    authentication: bool = flag(
+        "authenticationEnabled",
+        False,
+        "refuse registrations and changes without the signature of one of the two users; reading"
+        " stays open",
+        own=True,
+    )
+    initial_user: Credentials | None = setting(
+        "initAuthenticationUser",
+        USER,
+        None,
+        'the user of mqadmin: {"username":"NAME","password":"SECRET"}',
+        default_text="empty",
+        secret=True,
+        own=True,
+    )
+    inner: Credentials | None = setting(
+        "innerClientAuthenticationCredentials",
+        INNER,
+        None,
+        "the user of the brokers, the same as in their files:"
+        ' {"accessKey":"NAME","secretKey":"SECRET"}',
+        default_text="empty",
+        secret=True,
+        own=True,
+    )
 
 
 @attrs.frozen(kw_only=True)

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import msgspec
 
-from triomq.broker.services.access.access_settings import AccessSettings
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.remoting.access.access_settings import AccessSettings
 from triomq.remoting.access.documents import (
     rules_document,
     rules_of_document,

@@ -1,1 +1,0 @@
-"""Access control of a broker: its settings, and the file of users and rules."""

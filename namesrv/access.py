@@ -1,0 +1,66 @@
+"""Who may change what a name server knows: brokers and administrators, if the settings want that.
+
+Reading stays open, since clients of RocketMQ sign no request to a name server that they need not.
+A name server keeps no users: it knows the two of its settings.
+"""
+
+from __future__ import annotations
+
+from triomq.remoting.access.access_settings import WriterSettings
+from triomq.remoting.access.control import AccessControl
+from triomq.remoting.access.needs import nothing
+from triomq.remoting.access.users import AccessUser, UserTable
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.server.access_check import AccessCheck
+from triomq.remoting.settings import ConfigError
+
+READS = frozenset(
+    {
+        Code.GET_ROUTEINFO_BY_TOPIC,
+        Code.QUERY_DATA_VERSION,
+        Code.GET_BROKER_MEMBER_GROUP,
+        Code.GET_BROKER_CLUSTER_INFO,
+        Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        Code.GET_TOPICS_BY_CLUSTER,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        Code.GET_UNIT_TOPIC_LIST,
+        Code.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        Code.GET_KV_CONFIG,
+        Code.GET_KVLIST_BY_NAMESPACE,
+        Code.GET_NAMESRV_CONFIG,
+    }
+)
+WRITES = frozenset(
+    {
+        Code.REGISTER_BROKER,
+        Code.UNREGISTER_BROKER,
+        Code.BROKER_HEARTBEAT,
+        Code.REGISTER_TOPIC_IN_NAMESRV,
+        Code.DELETE_TOPIC_IN_NAMESRV,
+        Code.WIPE_WRITE_PERM_OF_BROKER,
+        Code.ADD_WRITE_PERM_OF_BROKER,
+        Code.PUT_KV_CONFIG,
+        Code.DELETE_KV_CONFIG,
+        Code.UPDATE_NAMESRV_CONFIG,
+    }
+)
+
+
+def writer_check(settings: WriterSettings) -> AccessCheck | None:
+    """Return the request hook, None where everybody may change everything. Raises: ConfigError."""
+    if not settings.authentication:
+        return None
+    users = [user for user in (settings.initial_user, settings.inner) if user is not None]
+    if settings.inner is None:
+        raise ConfigError(
+            "",
+            "authenticationEnabled=true without innerClientAuthenticationCredentials: no broker"
+            " could register",
+            "write the same innerClientAuthenticationCredentials as in the files of the brokers",
+        )
+    table = UserTable()
+    for user in users:
+        table.put(AccessUser(user.access_key, user.secret_key, is_super=True))
+    control = AccessControl(table, "", unauthenticated_codes=READS)
+    return AccessCheck(control, header_needs=dict.fromkeys(READS | WRITES, nothing), body_needs={})
