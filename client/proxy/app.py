@@ -5,6 +5,7 @@
     run_proxy ─┬ monitor
                ├ Connector          connections to name servers and brokers
                ├ remote-cluster ──── broker-list, registrations
+               ├ access-copy        where calls are checked
                ├ messaging-service
                ├ name-servers        with an address server
                └ grpc-server         stops first, when its calls have ended
@@ -31,6 +32,7 @@ from triomq.client.client_id import make_client_id, own_address
 from triomq.client.config import ClientSettings
 from triomq.client.errors import SettingsError
 from triomq.client.failure_log import FailureLog
+from triomq.client.proxy.access_copy import AccessCopy
 from triomq.client.proxy.heartbeat_connections import HeartbeatConnections
 from triomq.client.proxy.monitor import ProxySource
 from triomq.client.proxy.passed_requests import PassedRequests
@@ -38,6 +40,7 @@ from triomq.client.proxy.proxy_config import ProxyConfig
 from triomq.client.proxy.remote_cluster import ProxyEndpoint, RemoteCluster
 from triomq.client.route_finder import RouteFinder
 from triomq.client.servers import checked_access, listed_name_servers
+from triomq.remoting.access.control import AccessControl
 from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.client.connector import Connector, PeerHandler
 from triomq.remoting.client.connector_config import ConnectorConfig
@@ -49,6 +52,7 @@ from triomq.remoting.client.discovery import (
 from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
+from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.service import GrpcMessaging
 from triomq.remoting.monitor.http_server import monitoring
 from triomq.remoting.open_files import ConnectionBudget
@@ -144,7 +148,15 @@ async def run_proxy(
             tasks,
             config.heartbeats,
         )
-        service = GrpcMessaging(cluster, config.messaging)
+        access = None
+        if config.access.authentication:
+            directory = cluster.calls.directory
+            copy = AccessCopy(connector, lambda: directory.masters(config.cluster_name))
+            access = CallAccess(
+                AccessControl(copy.table, config.cluster_name, config.access.authorization)
+            )
+        cluster.verifies_signatures = access is not None
+        service = GrpcMessaging(cluster, config.messaging, access=access)
         passed = PassedRequests(
             service, cluster.registrations.joined, cluster.calls.directory.name_at
         )
@@ -160,6 +172,8 @@ async def run_proxy(
             places=budget.clients,
         )
         await tasks.start(cluster.run, name="remote-cluster")
+        if access is not None:
+            await tasks.start(copy.run, name="access-copy")
         await tasks.start(service.run, name="messaging-service")
         if address_server is not None:
             tasks.start_soon(
@@ -196,7 +210,7 @@ def _address_server(config: ProxyConfig) -> str | None:
 def _connector_config(config: ProxyConfig, security: Security) -> ConnectorConfig:
     """Return how servers are approached: TLS by the settings, the rest by the environment."""
     options: dict[str, Any] = checked_access(
-        security.client, None, None, config.security.socks_proxies
+        security.client, config.access.inner, None, config.security.socks_proxies
     ).options()
     return ConnectorConfig(busy_poll=False, peer_requests_max=PEER_REQUESTS_MAX, **options)
 

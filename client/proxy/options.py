@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from triomq.client.proxy.proxy_config import PROXY_KEYS, ProxyConfig
+from triomq.remoting.access.access_settings import check_access
 from triomq.remoting.command_line import defined_entries, file_source
 from triomq.remoting.properties_file import Entry
 from triomq.remoting.settings import ConfigError, Loaded, Source, load
@@ -32,7 +33,9 @@ def read_options(parsed: argparse.Namespace, environment: Mapping[str, str]) -> 
         sources.append(Source("option -n", (Entry("namesrvAddr", parsed.namesrvAddr),)))
     if parsed.proxyMode is not None:
         sources.append(Source("option -pm", (Entry("proxyMode", parsed.proxyMode),)))
-    return load(ProxyConfig, sources, PROXY_KEYS)
+    loaded = load(ProxyConfig, sources, PROXY_KEYS)
+    check_access(loaded.config.access, loaded.origins)
+    return loaded
 
 
 def json_source(path: Path) -> Source:

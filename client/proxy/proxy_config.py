@@ -10,6 +10,7 @@ from pathlib import Path
 
 import attrs
 
+from triomq.remoting.access.access_settings import ProxyAccessSettings
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.java_keys import KeyTable, Reason
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
@@ -158,6 +159,7 @@ class ProxyConfig:
     monitor: MonitorSettings = group(MonitorSettings)
     exports: ExportSettings = group(ExportSettings)
     security: SecuritySettings = group(SecuritySettings)
+    access: ProxyAccessSettings = group(ProxyAccessSettings)
 
     def security_settings(self) -> SecuritySettings:
         """Return the settings for TLS, with the proxy's own names of the certificate's files."""
@@ -173,11 +175,10 @@ class ProxyConfig:
 
 
 _REASONS = {
-    "access": Reason(
-        "access control in the proxy; brokers check the requests of the proxy",
-        "remove the key and keep the port inside a trusted network, or stay with the Java proxy for"
-        " now",
+    "access copy": Reason(
+        "the class that keeps or caches users and rules; here they are copied from a broker"
     ),
+    "white list": Reason("request codes that are not checked; calls have none"),
     "checks": Reason("a limit of messages whose value is fixed here"),
     "fixed": Reason("a time or number of Java's proxy that is fixed here"),
     "heartbeat topic": Reason(

@@ -118,6 +118,8 @@ class RemoteCluster:
     endpoint: ProxyEndpoint
     nursery: trio.Nursery
     heartbeats: HeartbeatSettings
+    verifies_signatures: bool = attrs.field(default=False, init=False)
+    """Whether the proxy checks calls; brokers see its own user."""
     calls: BrokerCalls = attrs.field(init=False)
     registrations: Registrations = attrs.field(init=False)
     _failed_at: dict[str, float] = attrs.field(factory=dict, init=False)
@@ -192,11 +194,6 @@ class RemoteCluster:
         )
 
     # The seam
-
-    @property
-    def verifies_signatures(self) -> bool:
-        """The proxy verifies no signatures of clients, and brokers see its own."""
-        return False
 
     def link(self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn) -> RemoteLink:
         """Return the way of a client; requests of brokers come to all clients of a group."""

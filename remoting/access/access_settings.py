@@ -111,6 +111,29 @@ class WriterSettings:
 
 
 @attrs.frozen(kw_only=True)
+class ProxyAccessSettings:
+    """The same at a proxy, which copies users and rules from a broker."""
+
+    authentication: bool = flag(
+        "authenticationEnabled", False, "refuse calls without the signature of a known user"
+    )
+    authorization: bool = flag(
+        "authorizationEnabled",
+        False,
+        "refuse what no rule allows the user; needs authenticationEnabled",
+    )
+    inner: Credentials | None = setting(
+        "innerClientAuthenticationCredentials",
+        INNER,
+        None,
+        "the super user as which the proxy signs its requests to brokers:"
+        ' {"accessKey":"NAME","secretKey":"SECRET"}',
+        default_text="environment TRIOMQ_CREDENTIALS",
+        secret=True,
+    )
+
+
+@attrs.frozen(kw_only=True)
 class AccessSettings:
     """Who may do what; docs/security.md explains it."""
 
@@ -158,7 +181,12 @@ class AccessSettings:
     )
 
 
-def check_access(settings: AccessSettings, origins: Mapping[str, str], *, slave: bool) -> None:
+def check_access(
+    settings: AccessSettings | ProxyAccessSettings,
+    origins: Mapping[str, str],
+    *,
+    slave: bool = False,
+) -> None:
     """Refuse settings that would leave a door open, or nobody in. Raises: ConfigError."""
     if settings.authorization and not settings.authentication:
         raise ConfigError(

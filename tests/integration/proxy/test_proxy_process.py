@@ -111,7 +111,11 @@ def test_java_s_json_file_is_read_and_options_win(tmp_path: Path) -> None:
         ('{"grpcServerPort": [1]}', (), r"grpcServerPort is \[1\]; give it a text or a number"),
         ("[]", (), r"rmq-proxy\.json: is not a JSON object"),
         ("{", (), r"rmq-proxy\.json: is not JSON"),
-        ('{"authenticationEnabled": true}', (), r"authenticationEnabled=true is not offered"),
+        (
+            '{"authorizationEnabled": true}',
+            (),
+            r"authorizationEnabled=true without authenticationEnabled",
+        ),
         ('{"grpcServerPort": 70000}', (), r"grpcServerPort=70000: out of range"),
         ("{}", (), "no name server is configured"),
         (

@@ -1,0 +1,65 @@
+"""mqproxy before brokers with access control: it knows their users, and they know it."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from pathlib import Path
+
+import trio
+from access_callers import PASSWORD, ROOT, SETTINGS, Caller
+from hooked_cluster import hooked_cluster
+from proxied_cluster import RunningProxy, proxy_config
+from replicated_brokers import eventually
+
+from triomq.client.proxy.app import ProxyReady, run_proxy
+from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.headers.topic import CreateTopicHeader
+
+ACCESS = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "innerClientAuthenticationCredentials": '{"accessKey":"inner","secretKey":"innerpw123"}',
+    "rocketMQClusterName": "DefaultCluster",
+}
+
+
+def prepare(namesrv: str) -> None:
+    with BlockingConnection(namesrv) as connection:
+        answer = connection.invoke(Command(Code.GET_BROKER_CLUSTER_INFO))
+    parts = bytes(answer.body).decode().split('"')
+    address = next(part for part in parts if part.startswith("127.0.0.1:"))
+    with BlockingConnection(address) as connection:
+        caller = Caller(connection)
+        made = caller.ask_root(
+            Code.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("TA", "TBW102", 1, 1, 6)
+        )
+        assert made.code == 0
+        caller.create_user("sender")
+        caller.grant("sender", [["Topic:TA", ["Pub"]]], "127.0.0.0/8")
+        caller.create_user("other")
+
+
+async def test_a_proxy_refuses_calls_as_its_brokers_would(tmp_path: Path) -> None:
+    async with hooked_cluster(tmp_path, (), **SETTINGS) as namesrv, trio.open_nursery() as nursery:
+        await trio.to_thread.run_sync(prepare, namesrv)
+        config = proxy_config(namesrvAddr=namesrv, **ACCESS)
+        ready: ProxyReady = await nursery.start(partial(run_proxy, config))
+        with contextlib.ExitStack() as channels:
+            proxy = RunningProxy(ready, channels)
+
+            async def code(credentials: tuple[str, str] | None) -> int:
+                client = proxy.client(credentials=credentials, topic="TA", group="GA")
+                return (await client.send(client.message(b"x"))).status.code
+
+            async def known() -> bool:
+                return await code(("sender", PASSWORD)) == pb.Code.OK
+
+            await eventually(known)
+            assert await code(ROOT) == pb.Code.OK
+            for refused in (None, ("sender", "wrong"), ("other", PASSWORD), ("ghost", PASSWORD)):
+                assert await code(refused) == pb.Code.UNAUTHORIZED, refused
+        ready.stop()
