@@ -238,6 +238,9 @@ LIST: Mapping[str, Listed] = {
     "deleteAcl": Listed("acl", "security", "delete rules about a user's rights"),
     "getAcl": Listed("acl", "security", "print the rights of a user"),
     "listAcl": Listed("acl", "security", "print the rights of all users"),
+    "can": Listed(
+        "can", "security", "tell whether a user may do something, and which rule decides"
+    ),
     "copyAcl": Listed("acl", "security", "copy the rights of users from one broker to another"),
     "tlsInit": Listed(
         "tls",

@@ -138,6 +138,7 @@ DECLARED: Mapping[str, Mapping[str, str]] = {
         "update": "updateAcl",
         "delete": "deleteAcl",
         "copy": "copyAcl",
+        "can": "can",
     },
     "tls": {"init": "tlsInit", "check": "tlsCheck"},
     "context": {

@@ -16,7 +16,7 @@ import attrs
 
 from triomq.remoting.access.documents import rules_body, rules_of_policy, user_body
 from triomq.remoting.access.resources import ResourcePattern
-from triomq.remoting.access.rules import PolicyType
+from triomq.remoting.access.rules import AccessRules, PolicyType
 from triomq.remoting.access.users import SUBJECT, AccessUser, UserTable, refused
 from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.bodies import auth
@@ -118,7 +118,7 @@ class AccessChanges:
 
     def delete_rules(self, header: DeleteAclHeader) -> None:
         """Delete the first rule of a resource, or all rules without one. Raises: Rejected."""
-        name = self._of_subject(header.subject)
+        name = self.named_subject(header.subject)
         rules = self.table.rules_of(name)
         if not rules:
             raise refused("The acl is not exist.")
@@ -139,7 +139,7 @@ class AccessChanges:
 
     def rules(self, subject: str | None) -> auth.Acl | None:
         """Return the rules of a user, None without any. Raises: Rejected."""
-        name = self._of_subject(subject)
+        name = self.named_subject(subject)
         rules = self.table.rules_of(name)
         return rules_body(name, rules) if rules else None
 
@@ -178,7 +178,7 @@ class AccessChanges:
         body = user_body(user)
         return body if self._is_super else attrs.evolve(body, password=None)
 
-    def _of_subject(self, text: str | None) -> str:
+    def named_subject(self, text: str | None) -> str:
         """Return the name of the user that a header names. Raises: Rejected."""
         name = _subject(text)
         if name is None:
@@ -186,6 +186,14 @@ class AccessChanges:
         if name not in self.table.users:
             raise refused("The subject is not exist.")
         return name
+
+
+def copied_rules(acl: auth.Acl) -> AccessRules:
+    """Return the rules that a broker has sent. Raises: Rejected."""
+    rules = AccessRules()
+    for policy in acl.policies or ():
+        rules = rules.merged(PolicyType.parse(policy.policy_type), rules_of_policy(policy))
+    return rules
 
 
 def copied_table(users: Iterable[auth.User], rules: Iterable[auth.Acl]) -> UserTable:
@@ -198,7 +206,7 @@ def copied_table(users: Iterable[auth.User], rules: Iterable[auth.Acl]) -> UserT
     for user in users:
         copying.create_user(user.username, user)
     for acl in rules:
-        copying.put_rules(AclHeader(acl.subject), acl)
+        table.put_rules(copying.named_subject(acl.subject), copied_rules(acl))
     return table
 
 

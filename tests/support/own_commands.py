@@ -23,6 +23,7 @@ OWN_COMMANDS = {
     "dlqResend",
     "dlqShow",
     "doctor",
+    "can",
     "groupWhy",
     "messageExplain",
     "messageReplay",

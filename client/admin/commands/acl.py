@@ -215,8 +215,8 @@ LISTED = (
     ' "sourceIps": [address], "decision"}]}, "failures": {address: reason}}'
 )
 NEEDED = (
-    "For brokers of RocketMQ from 5.3 on, with an authorizationMetadataProvider; others refuse the"
-    " request."
+    "For brokers of TrioMQ, and of RocketMQ from 5.3 on with an authorizationMetadataProvider;"
+    " others refuse the request."
 )
 
 COMMANDS = (

@@ -153,8 +153,8 @@ LISTED = (
     " reason}}"
 )
 NEEDED = (
-    "For brokers of RocketMQ from 5.3 on, with an authenticationMetadataProvider; others refuse the"
-    " request."
+    "For brokers of TrioMQ, and of RocketMQ from 5.3 on with an authenticationMetadataProvider;"
+    " others refuse the request."
 )
 SHOWN = "The password of -p is visible to other users of this machine while the command runs."
 

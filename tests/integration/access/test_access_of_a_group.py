@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 import trio
 from access_callers import ROOT, SETTINGS, Caller
+from mqadmin_calls import mqadmin
 from replicated_brokers import broker_group, eventually
 
 from triomq.broker.options import load_broker_config
@@ -123,3 +124,32 @@ async def test_a_white_list_leaves_out_one_check_of_the_codes_it_names(tmp_path:
         missing = int(ResponseCode.TOPIC_NOT_EXIST)
         answers = await as_caller(member.ready.address, ask)
         assert answers == [0, no, 0, no, missing, no, no]
+
+
+async def test_mqadmin_says_which_rule_decides(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yml"
+    file.write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")
+    async with broker_group(tmp_path) as group:
+        member = await group.start(0, **SETTINGS)
+
+        def prepare(caller: Caller) -> None:
+            caller.create_user("shop")
+            caller.grant("shop", [["Topic:ord*", ["Pub"]]], "10.0.0.0/8")
+
+        await as_caller(member.ready.address, prepare)
+        place = ("-b", member.ready.address, "-n", group.namesrv, "--credentials", file)
+
+        async def ask(*words: str) -> tuple[int, str]:
+            done = await mqadmin("can", *words, *place, "--json")
+            (found,) = done.document["brokers"].values()
+            return done.code, found["why"]
+
+        inside = ("--from", "10.1.2.3")
+        rule = "the rule allows Pub on Topic:ord* from 10.0.0.0/8"
+        assert await ask("shop", "Pub", "Topic:orders", *inside) == (0, rule)
+        assert await ask("shop", "Pub", "Topic:orders") == (1, "no rule is about that")
+        assert await ask("shop", "Sub", "Topic:orders", *inside) == (1, "no rule is about that")
+        assert await ask("root", "Delete", "Topic:x") == (0, "a super user may do everything")
+        unknown = await mqadmin("can", "ghost", "Pub", "Topic:x", *place)
+        assert unknown.code != 0
+        assert "mqadmin user list" in unknown.err

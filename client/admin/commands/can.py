@@ -1,0 +1,129 @@
+"""``mqadmin can USER ACTION RESOURCE``: whether a user may do that, and which rule decides.
+
+The decision is computed here, from the user and the rules that each broker has, by the same code
+that brokers of TrioMQ decide with; RocketMQ's decide alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from triomq.client.admin.accounts import ask_access, same_reason
+from triomq.client.admin.answers import read_body
+from triomq.client.admin.arguments import Option, Values, one_of_words
+from triomq.client.admin.command import (
+    BROKERS,
+    ONE_PLACE,
+    AdminCommand,
+    Result,
+    answered,
+    chosen_brokers,
+    table_of,
+)
+from triomq.client.admin.errors import SubjectMissing
+from triomq.client.errors import PolicyNotFound
+from triomq.remoting.access.changes import copied_rules
+from triomq.remoting.access.control import AccessControl
+from triomq.remoting.access.resources import Action, Need, Pattern, Resource, ResourcePattern
+from triomq.remoting.access.users import SUBJECT, AccessUser, UserTable
+from triomq.remoting.protocol.bodies.auth import Acl, User
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.auth import AclHeader, UserHeader
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+ASKABLE = tuple(action.text for action in Action if action not in (Action.ALL, Action.ANY))
+
+
+def read_resource(text: str) -> Resource:
+    """Read ``Topic:orders``: one resource, not several."""
+    pattern = ResourcePattern.parse(text)
+    if pattern.pattern is not Pattern.LITERAL or not pattern.name:
+        raise ValueError(f"{text!r} names several; ask for one, as Topic:orders")
+    return Resource(pattern.type, pattern.name)
+
+
+async def can(admin: Admin, options: Values) -> Result:
+    """Compute the decision at each broker that the options name."""
+    name, source = options.text("user"), options.text("from")
+    need = Need(options.value("resource"), (Action[options.text("action").upper()],))
+    addresses = await chosen_brokers(admin, options)
+    answers = await admin.for_each(
+        addresses, lambda address: decided(admin, address, name, need, source)
+    )
+    same_reason(answers)
+    rows = [{"broker": address, **found} for address, found in answers.values.items()]
+    table = table_of(
+        rows,
+        {"Broker Addr": "broker", "Allowed": "allowed", "Why": "why"},
+    )
+    document = {
+        "user": name,
+        "action": need.actions[0].text,
+        "resource": str(need.resource),
+        "from": source,
+        "brokers": answers.values,
+    }
+    refused = any(not row["allowed"] for row in rows)
+    return attrs.evolve(answered(answers, document, [table]), bad_news=refused)
+
+
+async def decided(admin: Admin, address: str, name: str, need: Need, source: str) -> dict[str, Any]:
+    """Return what one broker decides, and why. Raises: TrioMQError."""
+    answer = await ask_access(admin, address, RequestCode.AUTH_GET_USER, UserHeader(name))
+    if not answer.body:
+        raise SubjectMissing(repr(name), "`mqadmin user list` lists the users")
+    found = read_body(User, answer)
+    if (found.user_status or "").lower() == "disable":
+        return {"allowed": False, "why": "the user is disabled"}
+    user = AccessUser(name, "-", is_super=(found.user_type or "").lower() == "super")
+    if user.is_super:
+        return {"allowed": True, "why": "a super user may do everything"}
+    table = UserTable({name: user})
+    with contextlib.suppress(PolicyNotFound):
+        header = AclHeader(SUBJECT + name)
+        answer = await ask_access(admin, address, RequestCode.AUTH_GET_ACL, header)
+        if answer.body:
+            table.put_rules(name, copied_rules(read_body(Acl, answer)))
+    decision = AccessControl(table, "").decide(user, need, source)
+    if decision.rule is None:
+        return {"allowed": False, "why": "no rule is about that"}
+    rule = decision.rule
+    words = ",".join(action.text for action in rule.actions)
+    places = ",".join(place.text for place in rule.sources)
+    verb = "allows" if rule.allow else "denies"
+    where = f" from {places}" if places else ""
+    return {
+        "allowed": decision.allowed,
+        "why": f"the rule {verb} {words} on {rule.resources}{where}",
+    }
+
+
+COMMANDS = (
+    AdminCommand(
+        name="can",
+        run=can,
+        options=(
+            Option("USER", "name of the user", required=True),
+            Option("ACTION", f"one of {', '.join(ASKABLE)}", one_of_words(*ASKABLE), required=True),
+            Option(
+                "RESOURCE", "Topic:NAME, Group:NAME or Cluster:NAME", read_resource, required=True
+            ),
+            *BROKERS,
+            Option(
+                "--from ADDRESS", "the address that the request comes from", default="127.0.0.1"
+            ),
+        ),
+        one_of=ONE_PLACE,
+        examples=("can shop Pub Topic:orders -c DefaultCluster",),
+        document=(
+            '{"user", "action", "resource", "from", "brokers": {address: {"allowed", "why"}},'
+            ' "failures": {address: reason}}'
+        ),
+        remarks="The exit code is 0 if every broker allows it, 1 if one refuses.",
+    ),
+)
