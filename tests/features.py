@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "support"))
 
-from feature_ledger import PROVEN, compare, in_order, load_ledger, report
+from feature_ledger import PROVEN, compare, in_order, load_ledger, nightly_lines, report
 
 NIGHTLY = Path(__file__).resolve().parent / "nightly.json"
 """What the last ``make nightly`` says of itself."""
@@ -45,12 +45,8 @@ def main(*words: str) -> int:
         f"\n{counts['proven']} of {len(ledger.rows)} rows are proven by this run,"
         f" {counts['partly']} partly"
     )
-    if NIGHTLY.exists():
-        nightly = json.loads(NIGHTLY.read_text())
-        failed = ", ".join(nightly["failed"]) or "nothing"
-        print(f"make nightly of {nightly['date']} at {nightly['commit']}: {failed} failed")
-    else:
-        print("make nightly has left no result")
+    for line in nightly_lines(NIGHTLY.read_text() if NIGHTLY.exists() else "", today):
+        print(line)
     for clause in sorted(again - tests.keys(), key=in_order):
         print(f"clause {clause} needed a second try, which proves nothing")
     if "--write" in words:

@@ -281,19 +281,16 @@ def write_slowest() -> None:
 
 
 def write_nightly(outcomes: list[Outcome]) -> None:
-    """The outcome with date and commit, into ``tests/nightly.json``."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    """The outcome with date and commit (with a plus: changed files), into NIGHTLY_RESULT."""
+    words = ("git", "describe", "--always", "--exclude=*", "--dirty=+")
+    commit = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    ended = {outcome.lane.name for outcome in outcomes}
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip(),
         "failed": sorted(outcome.lane.name for outcome in outcomes if outcome.code),
         "passed": sorted(outcome.lane.name for outcome in outcomes if not outcome.code),
+        "not run": sorted({lane.name for lane in NIGHTLY} - ended),
     }
     NIGHTLY_RESULT.write_text(json.dumps(result, indent=1) + "\n")
 

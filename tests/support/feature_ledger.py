@@ -283,3 +283,19 @@ def report(ledger: Ledger, tests: Mapping[str, list[str]], today: datetime.date)
                 yield f"             PARTLY: {doubts[letter]}"
             for test in sorted(tests.get(f"{row.number}{letter}", [])):
                 yield f"             {test}"
+
+
+def nightly_lines(result: str, today: datetime.date) -> Iterable[str]:
+    """Yield what ``make features`` prints of the last ``make nightly``; ``result``: the text that
+    it left, "" if there is none.
+    """
+    if not result:
+        yield "make nightly has left no result"
+        return
+    nightly = json.loads(result)
+    date = datetime.date.fromisoformat(nightly["date"])
+    yield f"make nightly of {date} at {nightly['commit']}:"
+    for outcome in ("passed", "failed", "not run"):
+        yield f"  {outcome}: {', '.join(nightly[outcome]) or 'nothing'}"
+    if (age := (today - date).days) > AGE_DAYS:
+        yield f"  {age} days old: run it again"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 import fnmatch
 import itertools
+import re
 import sys
 from pathlib import Path
 
+import feature_ledger
 import pytest
 from _pytest.mark.expression import Expression
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+import features  # noqa: E402
 import lanes  # noqa: E402
 from lanes import Lane, next_lane, play, show  # noqa: E402
 
@@ -168,6 +172,35 @@ def test_each_test_runs_in_exactly_one_lane() -> None:
     assert halves[0] | halves[1] == set(map(str, (lanes.ROOT / "tests").rglob("test_*.py")))
     assert not {path for path in halves[0] & halves[1] if "/compat/" in path}
     assert not {path for path in halves[1] if "/compat/" not in path}
+
+
+def test_the_outcome_of_a_night_is_a_file_that_features_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a part of it: what did not run is named."""
+    plan = (says("fuzz", "10 findings", 1), says("soak", "no loss"), says("figures", "written"))
+    monkeypatch.setattr(lanes, "NIGHTLY", plan)
+    monkeypatch.setattr(lanes, "NIGHTLY_RESULT", tmp_path / "nightly.json")
+    monkeypatch.setattr(sys, "argv", ["lanes.py", "--nightly", "--only", "fuzz", "soak"])
+    assert lanes.main() == 1
+    monkeypatch.setattr(features, "NIGHTLY", tmp_path / "nightly.json")
+    capsys.readouterr()
+    features.main()
+    shown = capsys.readouterr().out
+    today = datetime.date.today()
+    assert re.search(rf"^make nightly of {today} at [0-9a-f]{{7,}}\+?:$", shown, re.MULTILINE)
+    assert "  passed: soak\n  failed: fuzz\n  not run: figures\n" in shown
+    assert "days old" not in shown
+
+
+def test_a_night_that_is_long_ago_is_said_to_be() -> None:
+    result = '{"date": "2026-11-01", "commit": "abc", "failed": [], "passed": [], "not run": []}'
+    lines = list(feature_ledger.nightly_lines(result, datetime.date(2026, 11, 23)))
+    assert lines[0] == "make nightly of 2026-11-01 at abc:"
+    assert lines[-1] == "  22 days old: run it again"
+    assert list(feature_ledger.nightly_lines("", datetime.date(2026, 11, 23))) == [
+        "make nightly has left no result"
+    ]
 
 
 def test_an_unknown_lane_is_refused_with_the_known_ones(
