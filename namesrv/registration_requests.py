@@ -151,6 +151,7 @@ class RegistrationRequests:
         before = self.routes.holder(header.broker_name, header.broker_id)
         if before not in (None, header.broker_addr) and self.config.current.refuse_foreign:
             self.moved += 1
+            self._note_claim(request, str(before), Outcome.IGNORED)
             self._warn(
                 "broker %s (id %d) lives at %s: refused to move it to %s for a registration from"
                 " %s",
@@ -207,17 +208,8 @@ class RegistrationRequests:
         registered: Registered,
     ) -> Response:
         header: RegisterBrokerHeader = request.header
-        if before not in (None, header.broker_addr) and registered.outcome is Outcome.RENEWED:
-            self.moved += 1
-            self._warn(
-                "broker %s (id %d) moved from %s to %s while it was alive, by a registration from"
-                " %s; two processes must not have the same name and id",
-                header.broker_name,
-                header.broker_id,
-                before,
-                header.broker_addr,
-                request.connection.peer_text,
-            )
+        if before is not None and before != header.broker_addr:
+            self._note_claim(request, before, registered.outcome)
         if registered.topics_left_out:
             self._warn(
                 "broker %s (%s) registers %d topics that are not in the routes: the limit is %d;"
@@ -233,6 +225,39 @@ class RegistrationRequests:
             header.broker_name, registration.table.topic_config_table.values()
         )
         return self._answer(request, registered, registration.table)
+
+    def _note_claim(self, request: Request, before: str, outcome: Outcome) -> None:
+        """Note a registration for the place of another living process, accepted or ignored.
+
+        One is a move. More of them are two processes that live side by side: that is logged once.
+        """
+        header: RegisterBrokerHeader = request.header
+        if outcome is Outcome.RENEWED:
+            self.moved += 1
+        elif outcome is not Outcome.IGNORED:
+            return
+        place = header.cluster_name, header.broker_name, header.broker_id
+        contested = self.missing.is_contested(place)
+        seen_ms = self.routes.seen_ms(header.cluster_name, before)
+        if self.missing.claimed(place, header.broker_addr, before, seen_ms, self.now_ms()):
+            _log.error(
+                "broker %s (id %d) lives at %s and at %s: clients reach one of the two only, and"
+                " not the messages of the other; stop the one that you do not want",
+                header.broker_name,
+                header.broker_id,
+                before,
+                header.broker_addr,
+            )
+        elif not contested and outcome is Outcome.RENEWED:
+            self._warn(
+                "broker %s (id %d) moved from %s to %s while it was alive, by a registration from"
+                " %s; two processes must not have the same name and id",
+                header.broker_name,
+                header.broker_id,
+                before,
+                header.broker_addr,
+                request.connection.peer_text,
+            )
 
     def _answer(
         self, request: Request, registered: Registered, table: TopicTable | None

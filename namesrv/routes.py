@@ -359,6 +359,11 @@ class RouteTable:
         alive = self._alive.get((cluster, address))
         return None if alive is None else alive.broker_name
 
+    def seen_ms(self, cluster: str, address: str) -> int:
+        """Return when the process at an address was last heard; -1 if it is unknown."""
+        alive = self._alive.get((cluster, address))
+        return -1 if alive is None else alive.seen_ms
+
     def owner(self, broker_name: str, address: str) -> object | None:
         """Return the connection that a broker process last registered on; None if it is unknown."""
         alive = self._find(broker_name, address)

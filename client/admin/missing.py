@@ -16,20 +16,22 @@ from triomq.client.errors import TrioMQError
 T = TypeVar("T")
 UNREGISTERED = "unregistered"
 """how a broker left that was stopped in order"""
+DISPLACED = "displaced"
+"""it lives, but in the routes another one with its name and id takes its place again and again"""
 
 
 @attrs.frozen(order=True)
 class MissingBroker:
-    """A broker process that was registered in the last day and is not any more."""
+    """A broker process that was registered in the last day and is not in the routes now."""
 
     cluster: str
     name: str
     id: int
     address: str
     leave: str
-    """``unregistered``, ``connection lost`` or ``silent``"""
+    """``unregistered``, ``connection lost``, ``silent`` or ``displaced``"""
     seconds: int
-    """since it left"""
+    """since it left, or was displaced"""
 
     @property
     def since(self) -> str:
@@ -50,6 +52,11 @@ class BrokerLeft(TrioMQError):
     def __str__(self) -> str:
         """Name the broker, how it left, and both ways out."""
         broker = self.broker
+        if broker.leave == DISPLACED:
+            return (
+                f"two brokers {broker.name}:{broker.id} live, and clients reach one of them at a"
+                f" time: stop the one at {broker.address}, or the other"
+            )
         return (
             f"broker {broker.name}:{broker.id} is missing ({broker.since}): start it again, or, if"
             f" it is gone for good, `mqadmin broker forget {broker.name}`"

@@ -16,7 +16,7 @@ import trio
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.errors import BrokerMissing
-from triomq.client.admin.missing import MissingBroker, with_missing
+from triomq.client.admin.missing import DISPLACED, MissingBroker, with_missing
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.errors import TrioMQError
 from triomq.remoting.client.name_servers import FIRST_SECONDS
@@ -50,7 +50,8 @@ class MissingSearch:
     async def find(self, cluster: str | None = None) -> list[MissingBroker] | None:
         """Return the missing brokers; None if no name server remembers any (Java's).
 
-        One that is registered at some name server is not missing.
+        One that is registered at some name server is not missing. Of two that live with one name
+        and id both are returned: which of them is in the routes changes.
         """
         async with self._lock:
             if trio.current_time() >= self._asked_at + KNOWN_SECONDS:
@@ -63,12 +64,18 @@ class MissingSearch:
     async def masters_of(self, cluster: str | None, answers: Answers[T]) -> Answers[T]:
         """Add a failure for each missing master to the answers of all masters, by address."""
         missing = await self.find(cluster) or ()
-        return with_missing(answers, {one.address: one for one in missing if one.id == MASTER_ID})
+        lost = {one.address: one for one in missing if one.id == MASTER_ID}
+        return with_missing(
+            answers, {at: one for at, one in lost.items() if at not in answers.values}
+        )
 
     async def names_beside(self, present: Collection[str], answers: Answers[T]) -> Answers[T]:
         """Add a failure for each name of which no process is left to answers by broker name."""
         missing = await self.find() or ()
-        return with_missing(answers, {one.name: one for one in missing if one.name not in present})
+        return with_missing(
+            answers,
+            {one.name: one for one in missing if one.name not in present or one.leave == DISPLACED},
+        )
 
     async def forget(self, name: str) -> Answers[Command]:
         """Make every name server forget the missing brokers of a name. Raises: BrokerMissing."""
@@ -89,24 +96,29 @@ class MissingSearch:
         if not told:
             return None
         newest: dict[tuple[str, str, int], MissingBroker] = {}
+        displaced: set[MissingBroker] = set()
         for gone in (gone for answer in told for gone in _processes(answer)):
             place = gone.cluster, gone.broker_name, gone.broker_id
+            if gone.leave == DISPLACED:
+                displaced.add(MissingBroker(*place, gone.address, gone.leave, gone.seconds))
+                continue
             known = newest.get(place)
             if known is None or gone.seconds < known.seconds:
                 newest[place] = MissingBroker(*place, gone.address, gone.leave, gone.seconds)
         if not newest:
-            return []
+            return sorted(displaced)
         places: set[tuple[str, str, int]] = set()
         addresses: set[str] = set()
         for answer in await self._all(RequestCode.GET_BROKER_CLUSTER_INFO, None):
             for data in read_body(ClusterTable, answer).broker_addr_table.values():
                 places.update((data.cluster, data.broker_name, one) for one in data.broker_addrs)
                 addresses.update(data.broker_addrs.values())
-        return sorted(
+        gone_ones = {
             broker
             for place, broker in newest.items()
             if place not in places and broker.address not in addresses
-        )
+        }
+        return sorted(gone_ones | displaced)
 
     async def _all(self, code: RequestCode, header: object | None) -> list[Command]:
         """Return the answers of the name servers that answer about as soon as the first.

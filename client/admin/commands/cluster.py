@@ -152,7 +152,12 @@ def _load_cells(row: Mapping[str, Any]) -> list[str]:
 
 async def cluster_list(admin: Admin, options: Values) -> Result:
     brokers = await admin.brokers(options.maybe_text("clusterName"))
-    missing = await admin.missing_brokers(options.maybe_text("clusterName")) or []
+    listed = {broker.address for broker in brokers}
+    missing = [
+        broker
+        for broker in await admin.missing_brokers(options.maybe_text("clusterName")) or ()
+        if broker.address not in listed
+    ]
     answers = with_missing(
         await admin.statuses(brokers), {broker.address: broker for broker in missing}
     )

@@ -21,7 +21,7 @@ from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.command import request_seconds
 from triomq.client.admin.doctor.endpoint_checks import endpoints
 from triomq.client.admin.draining import Drained, stored_drain
-from triomq.client.admin.missing import UNREGISTERED, MissingBroker
+from triomq.client.admin.missing import DISPLACED, UNREGISTERED, MissingBroker
 from triomq.client.admin.times import seconds_text
 from triomq.client.errors import NoNameServer, TrioMQError
 from triomq.client.servers import namesrv_addresses
@@ -160,7 +160,11 @@ def agreement(tables: Mapping[str, ClusterTable]) -> list[Finding]:
             "clients find other brokers at other name servers",
         )
         for address, brokers in known.items()
-        if (missing := [f"{name}:{broker_id}" for name, broker_id, _ in all_brokers - brokers])
+        if (
+            missing := [
+                f"{name}:{broker_id} at {where}" for name, broker_id, where in all_brokers - brokers
+            ]
+        )
     ]
     return findings or [ok("cluster", "name servers agree", f"{len(all_brokers)} brokers")]
 
@@ -181,17 +185,32 @@ def groups_of_brokers(brokers: Iterable[BrokerAddress]) -> Iterator[Finding]:
 
 
 def missing(brokers: Iterable[MissingBroker]) -> Iterator[Finding]:
-    """Name the brokers that left in the last day; one that was stopped in order is advice."""
+    """Name the brokers that left in the last day, and places that two living ones claim."""
+    places: dict[str, list[str]] = {}
     for broker in brokers:
+        name = f"{broker.name}:{broker.id}"
+        if broker.leave == DISPLACED:
+            places.setdefault(name, []).append(broker.address)
+            continue
         yield Finding(
+            # One that was stopped in order is not a problem of itself.
             Level.ADVICE if broker.leave == UNREGISTERED else Level.PROBLEM,
             "broker",
-            f"{broker.name}:{broker.id} is missing",
+            f"{name} is missing",
             f"{broker.since}, it was at {broker.address}",
             f"start it again; if it is gone for good: `mqadmin broker forget {broker.name}`",
             "nobody reads its messages meanwhile"
             if broker.id == MASTER_ID
             else "its master has a copy less",
+        )
+    for name, addresses in places.items():
+        yield problem(
+            "broker",
+            f"{name} lives twice",
+            f"at {' and '.join(sorted(set(addresses)))}, which register in turn",
+            "stop the one that you do not want; what it has stored can be read from its store"
+            " (docs/replication.md, when logs part)",
+            "clients reach one of the two at a time, and not the messages of the other",
         )
 
 

@@ -49,16 +49,16 @@ Deleting a key makes the name server forget that name. Java's has no such namesp
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class MissingProcess(JsonBody):
-    """A broker process that was registered and is not any more."""
+    """A broker process that should be in the routes and is not."""
 
     cluster: str
     broker_name: str
     broker_id: int
     address: str
     leave: str
-    """unregistered, connection lost, or silent"""
+    """unregistered, connection lost, silent, or displaced: of two that have one name and id"""
     seconds: int
-    """since it left"""
+    """since it left, or was displaced"""
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 from brokers import running_broker
+from frames import FrameClient
 from mqadmin_calls import call, failed, mqadmin
 from processes import free_port
 
@@ -15,8 +16,10 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_poller import ClusterPoller
 from triomq.client.errors import BrokerError
 from triomq.remoting.protocol.bodies.cluster import MISSING_BROKERS_NAMESPACE
+from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
+from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import PutKvConfigHeader
+from triomq.remoting.protocol.headers.route import PutKvConfigHeader, RegisterBrokerHeader
 from triomq.testing import InProcessCluster, local_cluster
 
 EVERYWHERE = ("-c", "DefaultCluster")
@@ -138,3 +141,42 @@ async def test_nobody_writes_what_is_missing(cluster: InProcessCluster) -> None:
                 RequestCode.PUT_KV_CONFIG,
                 PutKvConfigHeader(MISSING_BROKERS_NAMESPACE, "broker-x", "{}"),
             )
+
+
+async def test_two_masters_that_live_are_named(
+    cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = cluster.namesrvs[0]
+    address = cluster.broker("broker-a").address
+
+    async def other_registers() -> None:
+        header = RegisterBrokerHeader("broker-a", "127.0.0.1:1", "DefaultCluster", "", 0)
+        body = RegisterBrokerBody(
+            TopicTable({name: TopicConfig(topic_name=name) for name in ("broker-a", "T")})
+        )
+        assert (await other.call(RequestCode.REGISTER_BROKER, header, body.encode())).code == 0
+
+    async def listed() -> dict[str, str | None]:
+        document = (await mqadmin("cluster", "list", "--json", "-n", first.address)).document
+        rows = [row for row in document["brokers"] if row["brokerName"] == "broker-a"]
+        return {row["address"]: row["missing"] for row in rows}
+
+    async with FrameClient(int(first.address.rpartition(":")[2])) as other:
+        await other_registers()
+        assert await listed() == {"127.0.0.1:1": None}, "so far it may have moved"
+        for number in range(2):
+            words = ("-b", address, "-t", f"again-{number}")
+            assert (await call(cluster, "topic", "create", *words)).code == 0
+            assert set(await listed()) == {address, "127.0.0.1:1"}
+            await other_registers()
+        assert set(await listed()) == {address, "127.0.0.1:1"}
+        assert caplog.text.count("stop the one that you do not want") == 1
+        doctor = await call(cluster, "doctor", "--cluster", "--json", "--timeout", 3)
+        (found,) = (
+            one for one in doctor.document["findings"] if one["check"] == "broker-a:0 lives twice"
+        )
+        assert found["level"] == "problem"
+        assert address in found["found"]
+    with trio.fail_after(20):  # its connection ended
+        while set(await listed()) != {address}:
+            assert (await call(cluster, "topic", "create", "-b", address, "-t", "end")).code == 0

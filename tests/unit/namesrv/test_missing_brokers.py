@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -79,3 +80,50 @@ def test_the_memory_is_bounded(missing: MissingBrokers) -> None:
         missing.left(Departed("C", f"b{number}", 0, f"h:{number}"), Leave.SILENT, 2_000)
     assert len(missing.values(2_000)) == REMEMBERED_MAX
     assert "a" not in missing.values(2_000)
+
+
+PLACE = ("C", "a", 0)
+
+
+@pytest.mark.parametrize(
+    ("claims", "proven"),
+    [
+        # claimant, holder, when the holder was last heard, now (in seconds)
+        ([("x", "y", 0, 1)], [False]),  # it moved
+        ([("x", "y", 0, 1), ("y", "x", 1, 16)], [False, True]),  # each takes it from the other
+        ([("x", "y", 0, 1), ("y", "x", 1, 16), ("x", "y", 16, 31)], [False, True, False]),
+        ([("x", "y", 0, 1), ("x", "y", 0, 31)], [False, False]),  # the holder may be dead
+        ([("x", "y", 0, 1), ("x", "y", 20, 31)], [False, True]),
+        ([("x", "y", 0, 1), ("y", "x", 1, 200)], [False, False]),  # long ago
+        ([("x", "y", 0, 1), ("z", "x", 2, 16)], [False, False]),  # it moved again
+    ],
+)
+def test_two_living_brokers_of_one_place(
+    claims: list[tuple[str, str, int, int]], proven: list[bool]
+) -> None:
+    missing = MissingBrokers()
+    found = [
+        missing.claimed(PLACE, claimant, holder, seen * 1000, now * 1000)
+        for claimant, holder, seen, now in claims
+    ]
+    assert found == proven
+    now_ms = claims[-1][3] * 1000
+    both = ["x", "y"] if any(proven) else []
+    assert [one.address for one in missing.processes(now_ms)] == both
+    assert missing.processes(now_ms + 120_001) == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda missing: missing.left(Departed("C", "a", 0, "y"), Leave.SILENT, 16_000),
+        lambda missing: missing.unregistered("C", "a", "x"),
+        lambda missing: missing.forget("a"),
+    ],
+)
+def test_the_contest_ends_when_one_of_them_is_gone(end: Callable[[MissingBrokers], None]) -> None:
+    missing = MissingBrokers()
+    missing.claimed(PLACE, "x", "y", 0, 1_000)
+    assert missing.claimed(PLACE, "y", "x", 1_000, 16_000)
+    end(missing)
+    assert not missing.is_contested(PLACE)
