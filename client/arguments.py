@@ -23,6 +23,7 @@ S = TypeVar("S")
 _SHOWN_MAX = 60
 OFFSET_MAX = (1 << 63) - 1
 _DELAY_LEVEL_FIELD_MAX = (1 << 31) - 1
+_LEVELS = "1 (1 s) to 18 (2 h), or more if the broker has more (messageDelayLevel)"
 
 
 def shown(value: object) -> str:
@@ -155,25 +156,25 @@ def check_offset(offset: object) -> int:
     return number
 
 
-def check_delay_level(level: object, highest: int) -> int:
-    """Return the delay level of a message to send."""
-    return _level(level, 0, highest, f"1 (1 s) to {highest} (2 h), 0 for no delay")
+def check_delay_level(level: object) -> int:
+    """Return the delay level of a message to send; a broker takes one above its last for this."""
+    return _level(level, 0, f"0 for no delay, {_LEVELS}")
 
 
 def check_retry_level(level: object) -> int:
     """Return the delay level of a retry; -1: the dead letters. The broker sets the highest."""
-    levels = (
-        "0 for the broker's delay, which grows with each time, 1 (1 s) to 18 (2 h), or more if the"
-        " broker has more (messageDelayLevel), -1 for the dead letters"
+    return _level(
+        level,
+        -1,
+        f"0 for the broker's delay, which grows with each time, {_LEVELS}, -1 for the dead letters",
     )
-    return _level(level, -1, _DELAY_LEVEL_FIELD_MAX, levels)
 
 
-def _level(level: object, lowest: int, highest: int, levels: str) -> int:
+def _level(level: object, lowest: int, levels: str) -> int:
     number = whole_number(level)
     if number is None:
         raise MessageInvalid(f"delay_level must be a whole number, not {shown(level)}: {levels}")
-    if not lowest <= number <= highest:
+    if not lowest <= number <= _DELAY_LEVEL_FIELD_MAX:
         raise MessageInvalid(f"delay_level {number} does not exist: {levels}")
     return number
 

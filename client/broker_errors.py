@@ -29,6 +29,8 @@ class TrioMQError(Exception):
         )
 
 
+_NO_REASON = "no reason given"
+
 BROKER_ERRORS: dict[int, type[BrokerError]] = {}
 """Response code → class; other codes (results of pulls, for example) give a ``BrokerError``."""
 
@@ -37,6 +39,8 @@ class BrokerError(TrioMQError):
     """A refusal by a server: RocketMQ's response ``code`` and the server's ``remark``."""
 
     fix: ClassVar[str] = "the server's log may say more"
+    fixes: ClassVar[dict[str, str]] = {}
+    """Word in the request's name or in the remark → another way out than ``fix``."""
 
     def __init_subclass__(cls, *, code: int | None = None, **kwargs: Any) -> None:
         """Register the class for the refusals with ``code``."""
@@ -54,11 +58,10 @@ class BrokerError(TrioMQError):
     def __str__(self) -> str:
         where = self.broker or "the server"
         request = f" {self.request}" if self.request else ""
-        remark = self.remark or "no reason given"
-        return (
-            f"{where} refused{request} with {self.code} {code_name(self.code)}: {remark} —"
-            f" {self.fix}"
-        )
+        remark = self.remark or _NO_REASON
+        said = f"{request} {remark}".lower()
+        fix = next((fix for word, fix in self.fixes.items() if word in said), self.fix)
+        return f"{where} refused{request} with {self.code} {code_name(self.code)}: {remark} — {fix}"
 
 
 class BrokerFailed(BrokerError, code=ResponseCode.SYSTEM_ERROR):
@@ -96,9 +99,15 @@ class MessageRefused(BrokerError, code=ResponseCode.MESSAGE_ILLEGAL):
     It is too large, has too many properties, or a field that the topic's type forbids.
     """
 
-    fix = (
-        "send a smaller or a corrected message (limits: 4 MiB of body, 32,767 bytes of properties)"
-    )
+    fix = "correct the request as the broker says"
+    fixes: ClassVar = {
+        "timer message": "choose an earlier time of delivery, or raise timerMaxDelaySec",
+        **dict.fromkeys(
+            ("body", "bytes", "length", "too l", _NO_REASON),
+            "send a smaller or a corrected message (limits, unless maxMessageSize says otherwise:"
+            " 4 MiB of body, 32,767 bytes of properties)",
+        ),
+    }
 
 
 class BrokerUnavailable(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
@@ -123,6 +132,12 @@ class PermissionDenied(BrokerError, code=ResponseCode.NO_PERMISSION):
         "check the topic's perm (`mqadmin topic route`), the broker's brokerPermission, and the"
         " credentials"
     )
+    fixes: ClassVar = {
+        "recall": "set recallMessageEnable=true on the broker (`mqadmin broker set`)",
+        "subscription group": (
+            "let the group consume: `mqadmin group update -c CLUSTER -g GROUP -s true`"
+        ),
+    }
 
 
 class TopicNotFound(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):

@@ -5,6 +5,7 @@
     │   └── HandlerInvalid                                           the handler is not async
     ├── NotRunning, AlreadySettled, QueueNotAssigned, ForkDetected   wrong use; a RuntimeError
     ├── NoNameServer, RouteNotFound                                  no broker was found
+    │   └── NoBrokerRegistered                                       no topic has one
     ├── ConnectionFailed, ConnectionLost                             an OSError
     ├── RequestTimeout                                               a TimeoutError
     ├── ProtocolBroken                                               not RocketMQ's protocol
@@ -165,23 +166,38 @@ class RouteNotFound(TrioMQError):
         return f"no broker offers topic {self.topic!r}{detail}: {fix}"
 
 
+class NoBrokerRegistered(RouteNotFound):
+    """The name servers answer, and know no broker at all: the only one restarts, or never ran."""
+
+    def __str__(self) -> str:
+        return (
+            f"no broker is registered with the name servers, so none offers topic {self.topic!r}:"
+            " start one with `mqbroker -n ADDRESSES`; a broker that has just started registers"
+            " within a second (Java's within 30)"
+        )
+
+
 class ConnectionFailed(TrioMQError, OSError):
     """No connection could be made; nothing was sent."""
 
     retriable = True
     refresh_route = True
 
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(address, reason)
+    def __init__(self, address: str, reason: str, fix: str = "") -> None:
+        super().__init__(address, reason)  # OSError takes a third argument for a file name
         self.address = address
         self.reason = reason
+        self.fix = fix
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.address, self.reason, self.fix)
 
     def __str__(self) -> str:
-        return (
-            f"cannot connect to {self.address}: {self.reason}; check that the server runs and that"
-            " this machine reaches the address (a broker announces itself as brokerIP1: set it to"
-            " an address that clients reach)"
+        fix = self.fix or (
+            "check that the server runs and that this machine reaches the address (a broker"
+            " announces itself as brokerIP1: set it to an address that clients reach)"
         )
+        return f"cannot connect to {self.address}: {self.reason}; {fix}"
 
 
 class ConnectionLost(TrioMQError, OSError):
@@ -236,7 +252,14 @@ class Attempt:
     error: TrioMQError
 
     def __str__(self) -> str:
-        return f"{self.broker or 'no broker'} after {self.seconds:.2f} s: {self.error}"
+        return _tried([self])
+
+
+def _tried(attempts: Sequence[Attempt]) -> str:
+    """Describe attempts of one broker with the same cause."""
+    first, longest = attempts[0], max(attempt.seconds for attempt in attempts)
+    up_to = "up to " if len(attempts) > 1 else ""
+    return f"{first.broker or 'no broker'} after {up_to}{longest:.2f} s: {first.error}"
 
 
 class SendError(TrioMQError):
@@ -264,9 +287,16 @@ class SendError(TrioMQError):
         parts = ["it may be stored nevertheless" if self.maybe_stored else "it is not stored"]
         if self.reason:
             parts.append(self.reason)
-        tries = [f"[{number}] {attempt}" for number, attempt in enumerate(self.attempts, 1)]
+        equal: dict[tuple[str, str], list[int]] = {}
+        for number, attempt in enumerate(self.attempts):
+            equal.setdefault((attempt.broker, str(attempt.error)), []).append(number)
+        tries = [
+            f"[{', '.join(str(number + 1) for number in numbers)}]"
+            f" {_tried([self.attempts[number] for number in numbers])}"
+            for numbers in equal.values()
+        ]
         if tries:
-            parts.append(f"{len(tries)} tries: {'; '.join(tries)}")
+            parts.append(f"{len(self.attempts)} tries: {'; '.join(tries)}")
         return "; ".join(parts)
 
 

@@ -22,6 +22,7 @@ from triomq.client.config import ClientSettings
 from triomq.client.errors import (
     ConnectionFailed,
     ConnectionLost,
+    NoBrokerRegistered,
     NoNameServer,
     RouteNotFound,
     TopicNotFound,
@@ -31,6 +32,7 @@ from triomq.client.failure_log import FailureLog
 from triomq.client.routes import KnownRoutes, TopicQueues, as_template
 from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.errors import RemotingError
+from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
@@ -110,13 +112,16 @@ class RouteFinder:
     async def _through_outages(self, ask: Callable[[float], Awaitable[T]], seconds: float) -> T:
         """Call ``ask`` until a name server is reached, with growing waits, for up to ``seconds``.
 
-        Right after an outage, "unknown topic" counts as one: a name server that was away learns its
+        A cluster without brokers counts as an outage: its only broker may be restarting. Right
+        after an outage, "unknown topic" counts as one: a name server that was away learns its
         topics from the brokers when they register again.
 
         Raises: the last error of ``ask``.
         """
 
         def again(error: TrioMQError) -> bool:
+            if isinstance(error, NoBrokerRegistered):
+                return True
             since = trio.current_time() - self._unreached_at
             return since < _RELEARN_SECONDS and isinstance(error, NoNameServer | RouteNotFound)
 
@@ -161,10 +166,11 @@ class RouteFinder:
                     self.names.answered(address)
                 unknown = turn.answered = True
             except (TrioMQError, RemotingError) as error:
-                # Only the reason: the rest of the text of ConnectionFailed is about brokers.
-                reasons[address] = (
-                    error.reason if isinstance(error, ConnectionFailed) else str(error)
-                )
+                if isinstance(error, ConnectionFailed):
+                    error.fix = "check that a name server (mqnamesrv) runs there"
+                    reasons[address] = error.reason
+                else:
+                    reasons[address] = str(error)
                 unreached = unreached or isinstance(error, ConnectionFailed | ConnectionLost)
                 self._failures.failed(f"name server {address}", error)
             else:
@@ -211,16 +217,42 @@ class RouteFinder:
         Raises: ``NoNameServer``.
         """
 
+        try:
+            return await self.require(topic, first_broker=False)
+        except RouteNotFound:
+            return None
+
+    async def require(self, topic: str, *, first_broker: bool = True) -> TopicQueues:
+        """Look up one topic's route now, as ``refresh`` does.
+
+        ``first_broker``: while no broker is registered, the request is repeated as well.
+
+        Raises: ``RouteNotFound``, ``NoBrokerRegistered``, ``NoNameServer``.
+        """
+
         async def ask(seconds: float) -> TopicQueues:
             known = await self._refresh_once(topic)
             if known is None:
-                raise RouteNotFound(topic)
+                raise await self._unknown(topic) if first_broker else RouteNotFound(topic)
             return known
 
-        try:
-            return await self._through_outages(ask, self.settings.route_timeout)
-        except RouteNotFound:
-            return None
+        return await self._through_outages(ask, self.settings.route_timeout)
+
+    async def _unknown(self, topic: str, detail: str = "") -> RouteNotFound:
+        """Return the error for a topic that no name server knows: do they know any broker?"""
+        answered = False
+        for address in self.names.order(trio.current_time()):
+            try:
+                response = await self._calls.call(
+                    address, request(RequestCode.GET_BROKER_CLUSTER_INFO), FIRST_SECONDS
+                )
+                brokers = ClusterTable.decode(bytes(response.body)).broker_addr_table
+            except (TrioMQError, RemotingError):
+                continue
+            if brokers:
+                return RouteNotFound(topic, detail)
+            answered = True
+        return NoBrokerRegistered(topic) if answered else RouteNotFound(topic, detail)
 
     async def _refresh_once(self, topic: str) -> TopicQueues | None:
         self.watch([topic])
@@ -292,7 +324,7 @@ class RouteFinder:
         else:
             shape = await self.look_up(template)
             if shape is None:
-                raise RouteNotFound(
+                raise await self._unknown(
                     topic, f"and no broker creates topics: template {template} has no route either"
                 )
             self._take(topic, as_template(shape, queues_max), template=True)

@@ -164,6 +164,7 @@ __all__ = [
     "MissingBroker",
     "Mode",
     "NoBrokerAnswered",
+    "NoBrokerRegistered",
     "NoNameServer",
     "NotARequest",
     "NotLeader",

@@ -188,9 +188,7 @@ class PullConsumer(GroupConsumer[Membership]):
         wanted = checked_queues(queues)
         filters = make_subscriptions({queue.topic: tags for queue in wanted})
         for topic in filters:
-            known = await membership.session.finder.refresh(topic)
-            if known is None:
-                raise RouteNotFound(topic)
+            known = await membership.session.finder.require(topic)
             self._present.setdefault(topic, frozenset(known.subscribe))
             missing = sorted(
                 queue for queue in wanted - set(known.subscribe) if queue.topic == topic
@@ -226,10 +224,7 @@ class PullConsumer(GroupConsumer[Membership]):
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return all readable queues of a topic. Raises: ``RouteNotFound``, ``NoNameServer``."""
-        known = await self._member().session.finder.refresh(check_topic(topic))
-        if known is None:
-            raise RouteNotFound(topic)
-        return known.subscribe
+        return (await self._member().session.finder.require(check_topic(topic))).subscribe
 
     def watch_queues(self, topic: str) -> AsyncIterator[tuple[MessageQueue, ...]]:
         """Iterate over a topic's readable queues: the current ones, then those after every change.

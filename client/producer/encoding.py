@@ -36,7 +36,6 @@ from triomq.remoting.protocol.message_properties import (
 )
 from triomq.remoting.protocol.names import RETRY_PREFIX, TOPICS_CLOSED_TO_CLIENTS
 
-DELAY_LEVEL_MAX = 18
 TAG_LENGTH_MAX = 128
 _TAGS_REMEMBERED = 1024
 _ID_LENGTH_MAX = 64
@@ -165,7 +164,7 @@ def _whole_text(
     made = _properties(message_id, tag, keys, properties, wait_stored)
     if sharding_key is not None:
         made[SHARDING_KEY] = check_text("the sharding key", sharding_key)
-    if delay_level and (level := check_delay_level(delay_level, DELAY_LEVEL_MAX)):
+    if delay_level and (level := check_delay_level(delay_level)):
         made[DELAY] = str(level)
     if timer is not None:
         made[timer[0]] = timer[1]

@@ -184,9 +184,10 @@ class Producer(TransactionMethods, RequestMethods, RecallMethods):
 
         ``tag`` is what consumers filter by; ``keys`` are the message's business keys, by which it
         can be looked up; ``properties`` are the application's own. ``delay_level``: 1 to 18
-        delivers after 1 s to 2 h, 0 at once. ``delay`` (seconds or a timedelta) and ``deliver_at``
-        (a datetime with a time zone) deliver to the millisecond, up to three days ahead
-        (timerMaxDelaySec); such a message can be taken back with ``recall``.
+        delivers after 1 s to 2 h (messageDelayLevel; a higher one means the last), 0 at once.
+        ``delay`` (seconds or a timedelta) and ``deliver_at`` (a datetime with a time zone) deliver
+        to the millisecond, up to three days ahead (timerMaxDelaySec); such a message can be taken
+        back with ``recall``.
         ``wait_stored=False`` lets the broker answer before disk and slave have the message.
         ``message_id``: an id from ``new_message_id``.
 

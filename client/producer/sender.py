@@ -463,7 +463,9 @@ class Sender:
         """Return the address of the queue's master. Raises: ``ConnectionFailed`` without one."""
         if destination.address is None:
             raise ConnectionFailed(
-                destination.broker_name, "the route names no master for this broker"
+                destination.broker_name,
+                "the route names no master for this broker",
+                "start its master again (`mqadmin cluster list` shows what runs)",
             )
         return destination.address
 

@@ -88,7 +88,9 @@ class TransactionEnds:
         seconds = self.session.settings.request_timeout
         try:
             if address is None:
-                raise ConnectionFailed(broker, "the route names no master for this broker")
+                raise ConnectionFailed(
+                    broker, "the route names no master for this broker", "start its master again"
+                )
             if oneway:
                 await self.session.oneway(address, command, seconds)
             else:

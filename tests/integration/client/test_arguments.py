@@ -115,7 +115,7 @@ DELAYS: list[tuple[str, Any, str]] = [
     ("delay_level", "3", "whole number, not the str '3'"),
     ("delay_level", 3.0, "not the float"),
     ("delay_level", True, "not the bool"),
-    ("delay_level", 19, "delay_level 19 does not exist"),
+    ("delay_level", 1 << 31, "delay_level 2147483648 does not exist"),
     ("delay_level", -1, "delay_level -1 does not exist"),
 ]
 

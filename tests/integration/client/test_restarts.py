@@ -20,6 +20,7 @@ import triomq.sync
 from triomq import (
     ConsumerSettings,
     MessageQueue,
+    NoBrokerRegistered,
     NoNameServer,
     Producer,
     ProducerSettings,
@@ -223,6 +224,35 @@ async def test_look_ups_of_routes_wait_for_a_name_server_that_restarts() -> None
             # Knows nothing until the broker registers again, up to a second later.
             await cluster.start_namesrv(name)
     assert found == {"start": 1, "send": 3, "queues": (QUEUE,), "watch": 1}
+
+
+async def test_a_new_producer_waits_for_the_only_broker() -> None:
+    """It left its routes when it stopped: name servers know no topic until it is back."""
+    found: list[object] = []
+
+    async def send(where: str) -> None:
+        async with Producer(where, group="new", settings=SENDING) as producer:
+            found.append(await send_first(producer))
+
+    async def ask(where: str) -> None:
+        async with PullConsumer(where, group="g", settings=PATIENT) as consumer:
+            found.append(await consumer.queues("Numbers"))
+
+    async with numbers() as cluster:
+        name = cluster.brokers[0].name
+        await cluster.stop_broker(name)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send, cluster.namesrv_address)
+            nursery.start_soon(ask, cluster.namesrv_address)
+            await trio.sleep(AWAY)
+            assert found == []
+            await cluster.start_broker(name)
+        assert sorted(found, key=str) == [(QUEUE,), 3]
+        await cluster.stop_broker(name)
+        settings = ProducerSettings(client=ClientSettings(route_timeout=0.3))
+        async with Producer(cluster.namesrv_address, group="p", settings=settings) as producer:
+            with pytest.raises(NoBrokerRegistered):
+                await producer.queues("Numbers")
 
 
 async def test_a_name_server_that_stays_away_is_an_error_when_the_time_is_over() -> None:

@@ -56,6 +56,7 @@ EXAMPLES = [
     NoNameServer({}),
     RouteNotFound("Orders"),
     RouteNotFound("Orders", "broker broker-z is in no route", offered=True),
+    errors.NoBrokerRegistered("Orders"),
     ConnectionFailed("a:1", "refused"),
     errors.ConnectionLost("a:1", "reset"),
     RequestTimeout("a:1", "SEND_MESSAGE_V2", 3.0),
@@ -88,6 +89,48 @@ def test_a_broker_s_refusal_shows_code_name_remark_and_fix() -> None:
     ):
         assert part in str(error)
     assert type(broker_error(31337, "?")) is BrokerError
+
+
+REFUSALS = [
+    (16, "RECALL_MESSAGE", "recall failed, operation is forbidden", "recallMessageEnable=true"),
+    (16, "SEND_MESSAGE_V2", "the topic[T] sending message is forbidden", "topic's perm"),
+    (16, "PULL_MESSAGE", "subscription group no permission, g", "mqadmin group update"),
+    (13, "SEND_MESSAGE_V2", "timer message illegal, the delay time …", "timerMaxDelaySec"),
+    (13, "SEND_MESSAGE_V2", "the message is illegal, maybe msg body or …", "4 MiB"),
+    (13, "SEND_MESSAGE_V2", "Required message key is missing", "as the broker says"),
+    (13, "ACK_MESSAGE", "queueId[9] is illegal, topic:[T]", "as the broker says"),
+    (13, "SEND_MESSAGE_V2", None, "4 MiB"),
+]
+
+
+@pytest.mark.parametrize(("code", "request_name", "remark", "hint"), REFUSALS)
+def test_a_hint_is_about_what_failed(
+    code: int, request_name: str, remark: str | None, hint: str
+) -> None:
+    text = str(broker_error(code, remark, "broker-a", request_name))
+    assert hint in text
+    others = {other for _, _, _, other in REFUSALS} - {hint}
+    assert [other for other in others if other in text] == []
+
+
+def test_equal_causes_are_named_once() -> None:
+    refused = [
+        Attempt(broker="broker-a", seconds=0.01 * n, error=ConnectionFailed("a:1", "refused"))
+        for n in range(1, 5)
+    ]
+    other = Attempt(broker="broker-b", seconds=1, error=RequestTimeout("b:1", "SEND", 1.0))
+    text = str(SendFailed("Orders", [*refused[:2], other, *refused[2:]]))
+    assert "5 tries: [1, 2, 4, 5] broker-a after up to 0.04 s: cannot connect to a:1" in text
+    assert "[3] broker-b after 1.00 s: b:1 did not answer" in text
+    assert text.count("refused") == 1
+
+
+def test_only_a_broker_announces_an_address() -> None:
+    assert "brokerIP1" in str(ConnectionFailed("a:1", "refused"))
+    own = ConnectionFailed("a:9876", "refused", "check that mqnamesrv runs there")
+    for error in (own, pickle.loads(pickle.dumps(own))):
+        assert str(error) == "cannot connect to a:9876: refused; check that mqnamesrv runs there"
+        assert (error.address, error.reason) == ("a:9876", "refused")
 
 
 def test_a_busy_answer_names_both_causes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import trio
 import trio.testing
 
 from triomq.client.config import ClientSettings
-from triomq.client.errors import RouteNotFound, TopicNotFound
+from triomq.client.errors import NoBrokerRegistered, RouteNotFound, TopicNotFound
 from triomq.client.failure_log import FailureLog
 from triomq.client.route_finder import RouteFinder
 from triomq.remoting.client.name_servers import NameServers
+from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 
 TOPICS = 100
@@ -24,14 +27,21 @@ TOPICS = 100
 class NameServer:
     """Knows topics T…, each on a broker of its own, and no others."""
 
-    def __init__(self) -> None:
+    def __init__(self, registered_at: float = 0.0) -> None:
         self.asked: list[str] = []
+        self.registered_at = registered_at
+        """when the brokers register, in seconds of the test's clock"""
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
+        registered = trio.current_time() >= self.registered_at
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            await trio.sleep(0.001)
+            brokers = {"b": BrokerData("c", "b", {0: "b:1"})} if registered else {}
+            return Command(0, body=ClusterTable(brokers).encode())
         topic = (command.ext or {})["topic"]
         self.asked.append(topic)
         await trio.sleep(0.001)
-        if not topic[1:].isdigit():
+        if not (registered and topic[1:].isdigit()):
             raise TopicNotFound(17, "unknown", address, "GET_ROUTEINFO_BY_TOPIC")
         name = f"broker-{topic}"
         return Command(
@@ -93,6 +103,33 @@ async def test_a_few_topics_are_kept_whether_used_or_not(
         await trio.sleep(3600)
         assert gone == set()
         nursery.cancel_scope.cancel()
+
+
+async def test_while_no_broker_is_registered_a_look_up_waits(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The only broker restarts: its topics are unknown until it registers again."""
+    begun = trio.current_time()
+    routes = finder(NameServer(registered_at=begun + 2), set())
+    assert await routes.publish_queues("T1", "TBW102", 4, 5.0)
+    assert 2 <= trio.current_time() - begun < 3
+    assert await finder(NameServer(), set()).require("T1")
+    assert await finder(NameServer(trio.current_time() + 1), set()).require("T1")
+
+
+async def test_no_broker_is_not_an_unknown_topic(autojump_clock: trio.testing.MockClock) -> None:
+    nobody, begun = finder(NameServer(registered_at=inf), set()), trio.current_time()
+    with pytest.raises(NoBrokerRegistered, match=r"no broker is registered.*mqbroker -n"):
+        await nobody.publish_queues("T1", "TBW102", 4, 5.0)
+    assert 4 < trio.current_time() - begun < 5.1
+    with pytest.raises(NoBrokerRegistered):
+        await nobody.require("T1")
+    assert await nobody.refresh("T1") is None, "a consumer of a topic to come starts at once"
+    begun, known = trio.current_time(), finder(NameServer(), set())
+    for ask in (known.publish_queues("missing", "TBW102", 4, 5.0), known.require("missing")):
+        with pytest.raises(RouteNotFound, match="no broker offers topic 'missing'"):
+            await ask
+    assert trio.current_time() - begun < 0.1, "an unknown topic is an error at once"
 
 
 async def test_topics_that_do_not_exist_leave_nothing_behind(

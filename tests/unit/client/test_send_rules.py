@@ -243,9 +243,11 @@ def test_messages_that_brokers_refuse_are_not_sent(message: Message, complaint: 
         prepare_batches([message], settings, ids(), NOW_MS)
 
 
-def test_delay_levels() -> None:
-    with pytest.raises(MessageInvalid, match="delay_level 19"):
-        prepared(Message(topic="T", body=b"x"), delay_level=19)
+def test_the_broker_knows_the_highest_delay_level() -> None:
+    """It may have more than 18, and takes a higher one for its highest."""
+    assert "DELAY\x0120" in prepared(Message(topic="T", body=b"x"), delay_level=20).properties
+    with pytest.raises(MessageInvalid, match="delay_level 2147483648"):
+        prepared(Message(topic="T", body=b"x"), delay_level=1 << 31)
 
 
 @pytest.mark.parametrize("topic", ["", "a.b", "x" * 128, "SCHEDULE_TOPIC_XXXX", "t\n"])
