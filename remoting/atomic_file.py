@@ -20,6 +20,8 @@ from triomq.remoting.errors import RemotingError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+OPENS_DIRECTORIES = hasattr(os, "O_DIRECTORY")
+"""Whether a directory can be opened and synced: everywhere but on Windows."""
 
 
 class DamagedFile(Exception):
@@ -61,7 +63,7 @@ class SystemFiles:
 
     def sync_path(self, path: Path) -> None:
         """Force the content of a file to the disk."""
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR)
         try:
             self.sync(fd)
         finally:
@@ -73,11 +75,13 @@ class SystemFiles:
 
     def rename(self, path: Path, target: Path) -> None:
         """Rename on the same file system; replace a file or an empty directory of the new name."""
-        path.rename(target)
+        path.replace(target)
 
     def sync_directory(self, path: Path) -> None:
-        """Force new, changed and removed names to the disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        """Force new, changed and removed names to the disk; Windows opens no directories."""
+        if not OPENS_DIRECTORIES:
+            return
+        fd = os.open(path, os.O_RDONLY)
         try:
             os.fsync(fd)
         finally:
@@ -108,13 +112,14 @@ def replace_file(
     files.write_file(temporary, content)
     files.sync_path(temporary)
     # Opened here, so that too many open files end a save while the old content is in its place.
-    kept = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    kept = os.open(path.parent, os.O_RDONLY) if OPENS_DIRECTORIES else None
     try:
         if path.exists():
             files.rename(path, backup_of(path))
         files.rename(temporary, path)
     finally:
-        os.close(kept)
+        if kept is not None:
+            os.close(kept)
     files.sync_directory(path.parent)
 
 

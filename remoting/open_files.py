@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import resource
+from types import ModuleType
 
 import attrs
+
+resource: ModuleType | None
+try:
+    import resource
+except ModuleNotFoundError:  # Windows, which has no such limit
+    resource = None
 
 RAISED_MAX = 1_048_576
 """More than the programs need; some systems refuse an unlimited number."""
@@ -18,6 +24,8 @@ NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE})
 
 def raise_limit() -> None:
     """Raise this process's limit as far as the system allows without root (``ulimit -Hn``)."""
+    if resource is None:
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = RAISED_MAX if hard == resource.RLIM_INFINITY else min(hard, RAISED_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -28,6 +36,8 @@ def raise_limit() -> None:
 
 def limit() -> int:
     """Return how many files and sockets this process may have open."""
+    if resource is None:
+        return RAISED_MAX
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return RAISED_MAX if soft == resource.RLIM_INFINITY else soft
 

@@ -238,10 +238,12 @@ async def _serve(program: str, service: ServiceCall) -> None:
 
 
 async def _watch_signals(stop: _Stop, *, task_status: trio.TaskStatus[None]) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
+    dump = getattr(signal, "SIGUSR1", None)  # Windows has none
+    numbers = (signal.SIGTERM, signal.SIGINT, *(() if dump is None else (dump,)))
+    with trio.open_signal_receiver(*numbers) as signals:
         task_status.started()
         async for number in signals:
-            if number == signal.SIGUSR1:
+            if number == dump:
                 _log_tasks()
             else:
                 stop.signalled(signal.Signals(number).name)

@@ -11,7 +11,6 @@ Source: client/…/consumer/store/LocalFileOffsetStore.java, OffsetSerializeWrap
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -28,6 +27,7 @@ from triomq.client.errors import SettingsError
 from triomq.client.namespace import Namespace
 from triomq.client.session import Session
 from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
+from triomq.remoting.file_lock import try_lock
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
@@ -140,21 +140,19 @@ async def open_local_offsets(
     lock = path.with_name(path.name + ".lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise SettingsError(
             f"offsets cannot be kept in {path.parent}: {error.strerror}; choose another"
             " `offset_dir`"
         ) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_lock(descriptor):
             raise SettingsError(
                 f"another broadcasting consumer of group {group} with client id {session.client_id}"
                 f" runs on this machine, and both would write {path}: give each its own name,"
                 " ClientSettings(instance_name=…), or its own `offset_dir`"
-            ) from None
+            )
         known = await trio.to_thread.run_sync(read_offsets, path)
         if space is not None:  # the file has the full names, as Java's
             known = {space.own_queue(queue): offset for queue, offset in known.items()}

@@ -1,11 +1,17 @@
 """Whether a broker may be writing a store directory."""
 
 import errno
-import fcntl
 import os
 from pathlib import Path
+from types import ModuleType
 
 from triomq.client.spark.errors import SourceError, StoreInUse
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, where no broker of ours runs
+    fcntl = None
 
 
 def check_stopped(root: Path, *, snapshot: bool) -> None:
@@ -42,6 +48,8 @@ def check_stopped(root: Path, *, snapshot: bool) -> None:
 
 def is_locked(path: Path) -> bool:
     """Return whether another process holds the lock. Raises: SourceError."""
+    if fcntl is None:
+        return False
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
