@@ -9,8 +9,12 @@ need no import of their own; ``triomq.spark``, which needs PySpark.
 """
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Any
+
+if not os.path.isdir(os.path.join(__path__[0], "client")):
+    __path__.append(os.path.dirname(__path__[0]))
 
 from triomq import client as _client
 

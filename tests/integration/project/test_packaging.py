@@ -4,6 +4,7 @@ empty environment.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("remoting", "namesrv", "broker", "client")
 
 PROGRAM = """
 import trio
@@ -116,8 +118,8 @@ def test_sdist_holds_ordinary_files(dist: Path) -> None:
     assert [member.name for member in members if member.issym() or member.islnk()] == []
     names = {member.name.split("/", 1)[1] for member in members}
     assert {
-        "triomq/broker/app.py",
-        "triomq/remoting/protocol/record.py",
+        "broker/app.py",
+        "remoting/protocol/record.py",
         "triomq/py.typed",
         "pyspark_triomq/__init__.py",
         "LICENSE",
@@ -133,11 +135,50 @@ def test_wheel_puts_only_two_names_into_site_packages(dist: Path) -> None:
     }
     expected = {
         f"triomq/{path.relative_to(ROOT)}"
-        for package in ("remoting", "namesrv", "broker", "client")
+        for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
     }
     assert expected <= set(names)
     assert "triomq/py.typed" in names
+
+
+FIRST = """
+import triomq
+from triomq.testing import server_in_thread
+
+with server_in_thread() as cluster:
+    with triomq.sync.Producer(cluster.namesrv_address, group="p") as producer:
+        producer.send("Orders", b"first", timeout=30)
+    with triomq.sync.PullConsumer(
+        cluster.namesrv_address, group="g", consume_from="first"
+    ) as consumer:
+        consumer.assign(consumer.queues("Orders"))
+        print(consumer.poll(timeout=30)[0].body.decode(), triomq.client.__file__)
+"""
+
+
+def test_a_checkout_without_links_is_complete(dist: Path, tmp_path: Path) -> None:
+    """Git on Windows writes a text file with the target in place of a link."""
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.pyc"))
+    for name in ("triomq", "pyspark_triomq"):
+        shutil.copytree(
+            ROOT / name,
+            tmp_path / name,
+            ignore=lambda folder, names: PACKAGES if Path(folder) == ROOT / "triomq" else (),
+        )
+    for name in PACKAGES:
+        (tmp_path / "triomq" / name).write_text(f"../{name}")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    printed = run(sys.executable, "-c", FIRST, cwd=tmp_path)
+    assert printed == f"first {tmp_path / 'client' / '__init__.py'}\n"
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", "out", ".", cwd=tmp_path)
+    made, wanted = (
+        set(zipfile.ZipFile(next(folder.glob("*.whl"))).namelist())
+        for folder in (tmp_path / "out", dist)
+    )
+    assert made == wanted
 
 
 @pytest.fixture(scope="module")
