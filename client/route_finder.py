@@ -49,6 +49,9 @@ _RELEARN_SECONDS = 5.0
 register again within a second (Java's within 30).
 """
 
+_ANY_BROKER_SECONDS = 1.0
+"""Time for asking the name servers whether any broker is registered."""
+
 _TOPICS_KEPT = 64
 """Number of topics that are always refreshed; of more, only those in use are."""
 
@@ -241,17 +244,18 @@ class RouteFinder:
     async def _unknown(self, topic: str, detail: str = "") -> RouteNotFound:
         """Return the error for a topic that no name server knows: do they know any broker?"""
         answered = False
-        for address in self.names.order(trio.current_time()):
+        deadline = trio.current_time() + _ANY_BROKER_SECONDS
+        for turn in self.names.turns(trio.current_time, deadline, {}):
             try:
                 response = await self._calls.call(
-                    address, request(RequestCode.GET_BROKER_CLUSTER_INFO), FIRST_SECONDS
+                    turn.address, request(RequestCode.GET_BROKER_CLUSTER_INFO), turn.seconds
                 )
                 brokers = ClusterTable.decode(bytes(response.body)).broker_addr_table
             except (TrioMQError, RemotingError):
                 continue
             if brokers:
                 return RouteNotFound(topic, detail)
-            answered = True
+            answered = turn.answered = True
         return NoBrokerRegistered(topic) if answered else RouteNotFound(topic, detail)
 
     async def _refresh_once(self, topic: str) -> TopicQueues | None:
