@@ -40,6 +40,7 @@ from triomq.remoting.protocol.bodies.running import (
     ConsumeDirectlyResult,
     ConsumeRates,
     ConsumerRunning,
+    PopQueueState,
     ProcessQueueState,
 )
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -161,6 +162,11 @@ class BrokerRequests:
                 assignment.queue: _queue_state(assignment)
                 for assignment in self.membership.fetcher.owned()
             },
+            pop_queues=(
+                {queue: PopQueueState() for queue in self.membership.fetcher.popped_queues()}
+                if isinstance(self.membership, PopMembership)
+                else {}
+            ),
             rates={
                 topic: ConsumeRates(
                     pull_rt=rate.pull_seconds * 1000,

@@ -12,6 +12,7 @@ import trio
 
 from triomq.client.background import open_background
 from triomq.client.config import ConsumerSettings
+from triomq.client.consumer.agreement import Agreement
 from triomq.client.consumer.fetcher import Fetcher
 from triomq.client.consumer.local_offsets import open_local_offsets
 from triomq.client.consumer.member_spec import MemberSpec
@@ -38,6 +39,7 @@ class Membership(SessionObserver):
     rebalancer: Rebalancer
     offsets: OffsetStore
     nursery: trio.Nursery
+    agreement: Agreement
     _rebalancing: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     @property
@@ -96,6 +98,7 @@ class Membership(SessionObserver):
 
     def group_changed(self) -> None:
         self.rebalancer.wake()
+        self.agreement.changed()
 
     def broker_joined(self) -> None:
         """Resume work with a broker that is new or came back.
@@ -210,8 +213,9 @@ async def open_membership(
             async with open_background() as nursery:
                 fetcher = Fetcher(session, settings, spec, nursery)
                 rebalancer = Rebalancer(session, settings, spec, fetcher, offsets)
+                agreement = Agreement(session, spec.group, spec.subscriptions, pops=False)
                 membership = Membership(
-                    session, settings, spec, fetcher, rebalancer, offsets, nursery
+                    session, settings, spec, fetcher, rebalancer, offsets, nursery, agreement
                 )
                 try:
                     session.observe(membership)
@@ -221,6 +225,7 @@ async def open_membership(
                         membership.start_rebalancing()
                     nursery.start_soon(membership.save_offsets, name="offset saver")
                     nursery.start_soon(fetcher.counts.run, name="consumption samples")
+                    nursery.start_soon(agreement.run, name="agreement")
                     yield membership
                 finally:  # the session, which answers brokers' requests, outlives this nursery
                     membership.stop_fetching()

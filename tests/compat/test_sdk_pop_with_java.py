@@ -192,3 +192,26 @@ async def test_one_group_of_ours_and_java_s_consumers(java_cluster: str) -> None
         assert counts == Counter({str(number): 1 for number in range(200)})
         assert seen
         assert theirs.got
+
+
+async def test_members_of_a_java_broker_that_consume_differently_say_so(
+    java_cluster: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create(java_cluster, "Differing")
+
+    def texts() -> str:
+        return " ".join(one.message for one in caplog.records if "agreement" in one.name)
+
+    async with (
+        PushConsumer(java_cluster, group="differing", subscriptions={"Differing": "a"}) as pulls,
+        PushConsumer(
+            java_cluster, group="differing", subscriptions={"Differing": "b"}, mode="pop"
+        ) as pops,
+    ):
+        with trio.fail_after(60):
+            while not ("pops, and this one pulls" in texts() and "pulls, and this" in texts()):
+                await trio.sleep(0.05)
+        for text in ("subscribes to Differing with 'a'", "subscribes to Differing with 'b'"):
+            assert text in texts()
+        assert f"({pulls.client_id})" in texts()
+        assert f"({pops.client_id})" in texts()

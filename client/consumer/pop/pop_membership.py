@@ -11,6 +11,7 @@ import trio
 
 from triomq.client.background import open_background
 from triomq.client.config import ConsumerSettings
+from triomq.client.consumer.agreement import Agreement
 from triomq.client.consumer.member_spec import MemberSpec
 from triomq.client.consumer.offsets import ConsumeFrom, OffsetStore
 from triomq.client.consumer.pop.pop_calls import PopCalls
@@ -32,6 +33,12 @@ class PopMembership(SessionObserver):
     settings: ConsumerSettings
     spec: MemberSpec
     fetcher: PopSources
+    agreement: Agreement = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.agreement = Agreement(
+            self.session, self.spec.group, self.spec.subscriptions, pops=True
+        )
 
     @property
     def state(self) -> str:
@@ -77,6 +84,9 @@ class PopMembership(SessionObserver):
 
     def routes_changed(self) -> None:
         self.fetcher.sources_changed()
+
+    def group_changed(self) -> None:
+        self.agreement.changed()
 
     def start_rebalancing(self) -> None:
         """Do nothing: the members share every queue."""
@@ -138,6 +148,7 @@ async def open_pop_membership(
             await membership.join(spec.subscriptions)
             nursery.start_soon(fetcher.renew, name="renewals")
             nursery.start_soon(fetcher.counts.run, name="consumption samples")
+            nursery.start_soon(membership.agreement.run, name="agreement")
             yield membership
         finally:
             membership.stop_fetching()

@@ -54,6 +54,16 @@ class PopSources:
     def sources_changed(self) -> None:
         """Note that routes or subscriptions have changed."""
 
+    def popped_queues(self) -> list[MessageQueue]:
+        """Return the queues of the subscribed topics, which are popped."""
+        routes = self.session.routes
+        return [
+            queue
+            for topic in self.spec.subscriptions
+            if (known := routes.topic(topic)) is not None
+            for queue in known.subscribe
+        ]
+
     def current(self) -> list[PopSource]:
         """Return the sources that can be popped now: brokers with a master and the read bit."""
         routes = self.session.routes

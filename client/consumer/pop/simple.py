@@ -141,6 +141,7 @@ class SimpleConsumer(Lifetime):
                     await check_filters(session, self.group, self._subscriptions.values())
                     await membership.join(self._subscriptions)
                     nursery.start_soon(receiver.counts.run, name="consumption samples")
+                    nursery.start_soon(membership.agreement.run, name="agreement")
                     requests = BrokerRequests(membership, self._describe)
                     session.answer_requests(requests.table())
                     self._membership, self._receiver = membership, receiver
