@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from triomq.client.consumer.received import ReceivedMessage
     from triomq.client.idempotency.once import OnceHandler, OnceTransaction, once
     from triomq.client.producer.producer import Producer
+    from triomq.client.runner.probes import Probes
+    from triomq.client.runner.running import run
     from triomq.client.shared_names import *  # noqa: F403 - the names of its __all__
     from triomq.client.transactions.transaction import Transaction
 
@@ -27,6 +29,7 @@ __all__ = [
     "LeasedMessage",
     "OnceHandler",
     "OnceTransaction",
+    "Probes",
     "Producer",
     "PullConsumer",
     "PushConsumer",
@@ -34,6 +37,7 @@ __all__ = [
     "SimpleConsumer",
     "Transaction",
     "once",
+    "run",
 ]
 __all__ += _shared.__all__
 
@@ -44,6 +48,7 @@ _HOMES = _shared.HOMES | {
     "LeasedMessage": "triomq.client.consumer.pop.leased_message",
     "OnceHandler": "triomq.client.idempotency.once",
     "OnceTransaction": "triomq.client.idempotency.once",
+    "Probes": "triomq.client.runner.probes",
     "Producer": "triomq.client.producer.producer",
     "PullConsumer": "triomq.client.consumer.pull",
     "PushConsumer": "triomq.client.consumer.push",
@@ -51,6 +56,7 @@ _HOMES = _shared.HOMES | {
     "SimpleConsumer": "triomq.client.consumer.pop.simple",
     "Transaction": "triomq.client.transactions.transaction",
     "once": "triomq.client.idempotency.once",
+    "run": "triomq.client.runner.running",
 }
 
 

@@ -1,14 +1,21 @@
-"""``Lifetime``: start and stop of producers and consumers by ``async with``, once each."""
+"""``Lifetime``: start and stop of producers and consumers by ``async with``, once each.
+
+async with ─┬ the body
+            └ the object   shielded: it goes on when the body is cancelled or fails, and ends in
+                           order: handlers end, offsets are stored, the member leaves its group
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 from typing import Self
 
 import trio
 
+from triomq.client.background import open_background
 from triomq.client.errors import NotRunning
 
 
@@ -19,10 +26,51 @@ class Lifetime(ABC):
     """None before the start"""
     _loop: trio.lowlevel.TrioToken | None = None
     """That of the start."""
+    _body_failed = False
+    """Whether the body of the block ended by an error, or was cancelled."""
 
     @abstractmethod
     def _open(self) -> AbstractAsyncContextManager[None]:
-        """Return the context manager of one run."""
+        """Return the context manager of one run; each step of its end has a limit.
+
+        Its body ends without an error, however the application's body ends.
+        """
+
+    @asynccontextmanager
+    async def _hosted(self) -> AsyncIterator[None]:
+        """Run the object in a task of its own for the length of the block.
+
+        Whatever cancels the block, the object's tasks work until it has ended in order. What
+        interrupts the end itself (a second Ctrl-C) cancels them.
+        """
+        leave, left = trio.Event(), trio.Event()
+        scope = trio.CancelScope()
+
+        async def host(*, task_status: trio.TaskStatus[None]) -> None:
+            try:
+                with scope:
+                    async with self._open():
+                        task_status.started()
+                        await leave.wait()
+            finally:
+                left.set()
+
+        async with open_background() as nursery:
+            await nursery.start(host, name=f"{type(self).__name__}")
+            # Shielded only now: a start that is cancelled would wait for a shielded task for ever.
+            scope.shield = True
+            try:
+                yield
+            except BaseException:
+                self._body_failed = True
+                raise
+            finally:
+                leave.set()
+                try:
+                    with trio.CancelScope(shield=True):
+                        await left.wait()
+                finally:
+                    scope.cancel()
 
     async def __aenter__(self) -> Self:
         """Start the object.
@@ -38,7 +86,7 @@ class Lifetime(ABC):
         if self._context is not None:
             raise NotRunning(f"this {type(self).__name__} was started before: make a new one")
         self._loop = trio.lowlevel.current_trio_token()
-        self._context = self._open()
+        self._context = self._hosted()
         await self._context.__aenter__()
         return self
 

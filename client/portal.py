@@ -216,6 +216,11 @@ class Portal(Generic[T]):
         return self._left
 
     @property
+    def left(self) -> concurrent.futures.Future[None]:
+        """Ends with the object, by a ``stop`` or by an error."""
+        return self._left
+
+    @property
     def ended(self) -> bool:
         """Whether ``NotRunning`` means the object's end: it ran, and this is another thread."""
         return self._thread is not None and threading.current_thread() is not self._thread

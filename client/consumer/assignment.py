@@ -55,6 +55,8 @@ class Assignment:
     """the member of the broker group to pull from, as the broker suggested"""
     stored: int = -1
     """the group's offset on the broker; -1 if it is unknown here"""
+    end: int = -1
+    """the offset behind the queue's last message, as of the last answer; -1 before the first"""
     stores: int = 0
     """number of requests made to store an offset"""
     committable: int = -1

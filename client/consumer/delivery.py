@@ -37,6 +37,60 @@ _EXPIRED_IN_A_SWEEP_MAX = 16
 
 
 @attrs.define(eq=False)
+class Worker:
+    """One task that handles messages; its scope is shielded, so that its handler may end."""
+
+    workers: Workers
+    scope: trio.CancelScope = attrs.field(factory=lambda: trio.CancelScope(shield=True))
+    idle: bool = True
+    """whether it waits for a message"""
+
+    def stops(self) -> bool:
+        """Return whether it shall handle no further message."""
+        return self.workers.stopping
+
+    def end(self) -> None:
+        """Note that the task has ended."""
+        self.workers.ended(self)
+
+
+@attrs.define(eq=False)
+class Workers:
+    """The tasks of one ``run``, and what their cancellation means: no further message."""
+
+    drain_seconds: float
+    stopping: bool = attrs.field(default=False, init=False)
+    _running: set[Worker] = attrs.field(factory=set, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    def add(self) -> Worker:
+        """Return what a new task needs."""
+        worker = Worker(self)
+        self._running.add(worker)
+        return worker
+
+    def ended(self, worker: Worker) -> None:
+        self._running.discard(worker)
+        if not self._running:
+            self._scope.cancel()
+
+    async def limit(self) -> None:
+        """Wait until the tasks have ended; if cancelled, end those that wait, limit the others."""
+        with self._scope:
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled:
+                self.stopping = True
+                end = trio.current_time() + self.drain_seconds
+                for worker in self._running:
+                    if worker.idle:
+                        worker.scope.cancel()
+                    else:
+                        worker.scope.deadline = end
+                raise
+
+
+@attrs.define(eq=False)
 class Delivery:
     """Hands messages to handlers and settles them."""
 
@@ -45,6 +99,8 @@ class Delivery:
     """None if messages were popped: then their owners settle them"""
     broker: BrokerRetry | None
     """None for broadcasting consumers, and for those that pop"""
+    drain_seconds: float
+    """how long handlers may go on when ``run`` is cancelled, or the consumer stops"""
 
     def start_background(
         self, nursery: trio.Nursery, owned: Callable[[], Iterable[Assignment]]
@@ -62,15 +118,22 @@ class Delivery:
     async def run(self, handler: AnyHandler, concurrency: int, batch_max: int | None) -> None:
         """Handle messages in ``concurrency`` tasks until the inbox closes.
 
+        If cancelled, no further message is handled; handlers that run may end, within
+        ``drain_seconds``. Those that do not are cancelled, and their messages come again.
+
         ``batch_max``: maximum number of messages for each call of a batch handler; None calls the
         handler with one message.
 
         Raises: ``HandlerInvalid`` once, however many tasks raised it.
         """
+        workers = Workers(self.drain_seconds)
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(workers.limit, name="drain")
                 for number in range(concurrency):
-                    nursery.start_soon(self._work, handler, batch_max, name=f"handler-{number}")
+                    nursery.start_soon(
+                        self._work, handler, batch_max, workers.add(), name=f"handler-{number}"
+                    )
         except BaseExceptionGroup as group:
             found, others = group.split(HandlerInvalid)
             if found is None or others is not None:
@@ -82,15 +145,25 @@ class Delivery:
             return
         raise wrong
 
-    async def _work(self, handler: AnyHandler, batch_max: int | None) -> None:
+    async def _work(self, handler: AnyHandler, batch_max: int | None, worker: Worker) -> None:
+        with worker.scope:
+            await self._handle_all(handler, batch_max, worker)
+        worker.end()
+
+    async def _handle_all(self, handler: AnyHandler, batch_max: int | None, worker: Worker) -> None:
         inbox = self.inbox
-        while True:
+        while not worker.stops():
+            worker.idle = True
             try:
                 if batch_max is None:
                     messages = [await inbox.get()]
                 else:
                     messages = await inbox.get_some(batch_max, one_queue=True)
             except InboxClosed:
+                return
+            worker.idle = False
+            if worker.stops():
+                inbox.put_back(messages)
                 return
             what: Any = messages[0] if batch_max is None else [*messages]
             try:
@@ -105,6 +178,13 @@ class Delivery:
                         if not message.settled:
                             message.ack_nowait()
             except BaseException:  # cancelled: the messages come again
+                if worker.stops() and self.drain_seconds:
+                    logger.warning(
+                        "a handler of %s did not end within shutdown_timeout %g s and is cancelled;"
+                        " its messages come again",
+                        messages[0].topic,
+                        self.drain_seconds,
+                    )
                 inbox.put_back([message for message in messages if not message.settled])
                 raise
 

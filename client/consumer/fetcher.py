@@ -286,7 +286,7 @@ class Fetcher:
         self, assignment: Assignment, response: Command, header: PullMessageResponseHeader
     ) -> None:
         """Act on one answer."""
-        assignment.broker_id = header.suggested_broker_id
+        assignment.broker_id, assignment.end = header.suggested_broker_id, header.max_offset
         if response.code == ResponseCode.SUCCESS:
             try:
                 records = decode_records(response.body)

@@ -89,6 +89,11 @@ class Membership(SessionObserver):
         """Wait until this member has its first share. Raises: ``NotRunning``."""
         await self.rebalancer.wait_balanced()
 
+    @property
+    def has_share(self) -> bool:
+        """Whether this member has had its first share, or needs none (``assign``)."""
+        return self.rebalancer.balanced or not self.spec.subscriptions
+
     def unsettled(self) -> int:
         """Return how many messages were pulled and are not settled."""
         return sum(len(assignment.held) for assignment in self.fetcher.owned())

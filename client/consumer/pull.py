@@ -163,7 +163,7 @@ class PullConsumer(GroupConsumer[Membership]):
                 session.answer_requests(BrokerRequests(membership, self._describe).table())
                 try:
                     yield
-                    if self.auto_commit:
+                    if self.auto_commit and not self._body_failed:
                         self._declare_done()
                 finally:
                     self._inbox.close()

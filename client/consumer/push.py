@@ -14,7 +14,6 @@ With ``mode="pop"``: one pop loop per topic and broker, renewals, and acknowledg
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Literal, SupportsIndex
@@ -49,8 +48,6 @@ from triomq.remoting.protocol.bodies.heartbeat import (
 )
 from triomq.remoting.protocol.short_repr import short_names
 
-logger = logging.getLogger(__name__)
-
 Mode = Literal["pull", "pop"]
 """How messages reach a group: its members own queues and pull them, or share all and pop."""
 
@@ -84,9 +81,9 @@ class PushConsumer(GroupConsumer[AnyMembership]):
     Messages that are not settled come again: delivery is at least once, so handlers must tolerate
     duplicates.
 
-    At the end of the block nothing more is pulled, running handlers end (within
-    ``shutdown_timeout``, or at once after an error), offsets are stored, and the member leaves its
-    group.
+    At the end of the block, also after an error and if it is cancelled, nothing more is pulled,
+    running handlers end (within ``shutdown_timeout``), offsets are stored, and the member leaves
+    its group.
     """
 
     ordered: bool
@@ -164,7 +161,6 @@ class PushConsumer(GroupConsumer[AnyMembership]):
         self._concurrency = concurrency
         self._delivery: Delivery | None = None
         self._broker_requests: BrokerRequests | None = None
-        self._handled = trio.Event()
 
     def _check_pop(self, *, broadcast: bool) -> None:
         """Refuse what has no meaning for a group that pops."""
@@ -220,39 +216,25 @@ class PushConsumer(GroupConsumer[AnyMembership]):
                         )
                         session.answer_requests(self._broker_requests.table())
                         if self._handler is not None:
-                            nursery.start_soon(self._handle, self._handler, name="handlers")
-                        else:
-                            self._handled.set()
+                            nursery.start_soon(
+                                self._run, self._handler, self._concurrency, self._batch_max
+                            )
                         yield
                         membership.stop_fetching()
                         inbox.close()
-                        with trio.move_on_after(self.settings.client.shutdown_timeout) as drain:
-                            await self._handled.wait()
-                        if drain.cancelled_caught:
-                            logger.warning(
-                                "group %s: handlers did not end within shutdown_timeout %g s and"
-                                " are cancelled; their messages come again",
-                                self.group,
-                                self.settings.client.shutdown_timeout,
-                            )
                 finally:
                     inbox.close()
                     self._membership = self._delivery = self._broker_requests = None
 
     def _make_delivery(self, session: Session) -> Delivery:
+        drain = self.settings.client.shutdown_timeout
         if self.mode == "pop":
-            return Delivery(OrderedInbox() if self.ordered else Inbox(), None, None)
+            return Delivery(OrderedInbox() if self.ordered else Inbox(), None, None, drain)
         broker = None if self.broadcast else BrokerRetry(self.group, session, self.settings)
         if self.ordered:
             turns = OrderedInbox()
-            return Delivery(turns, QueueSuspension(self.settings, turns, broker), broker)
-        return Delivery(Inbox(), broker or NoRetry(), broker)
-
-    async def _handle(self, handler: AnyHandler) -> None:
-        try:
-            await self._run(handler, self._concurrency, self._batch_max)
-        finally:
-            self._handled.set()
+            return Delivery(turns, QueueSuspension(self.settings, turns, broker), broker, drain)
+        return Delivery(Inbox(), broker or NoRetry(), broker, drain)
 
     # Messages
 
@@ -260,7 +242,8 @@ class PushConsumer(GroupConsumer[AnyMembership]):
         """Handle messages in ``concurrency`` tasks until the consumer stops.
 
         A normal end of the handler acks the message and an exception (which is logged) retries it,
-        unless the handler settled it itself. The message of a cancelled handler comes again.
+        unless the handler settled it itself. If cancelled, running handlers may end, within
+        ``shutdown_timeout``; the message of a handler that does not end comes again.
 
         Raises: ``HandlerInvalid``, ``SettingsError``, ``NotRunning``.
         """

@@ -71,7 +71,8 @@ class Rebalancer:
     _wanted: trio.Event = attrs.field(factory=trio.Event, init=False)
     _first_round: trio.Event = attrs.field(factory=trio.Event, init=False)
     """also set by ``end``"""
-    _balanced: bool = attrs.field(default=False, init=False)
+    balanced: bool = attrs.field(default=False, init=False)
+    """whether a round has given this member its share"""
     _ended: bool = attrs.field(default=False, init=False)
     _locked_elsewhere: bool = attrs.field(default=False, init=False)
     _alone: bool = attrs.field(default=True, init=False)
@@ -102,7 +103,7 @@ class Rebalancer:
         Raises: ``NotRunning`` if there will be none.
         """
         await self._first_round.wait()
-        if self._ended and not self._balanced:
+        if self._ended and not self.balanced:
             raise NotRunning("this consumer is stopping, and had no share of the queues yet")
 
     def end(self) -> None:
@@ -116,7 +117,7 @@ class Rebalancer:
             self._wanted = trio.Event()
             balanced = await self.round()
             if balanced:
-                self._balanced = True
+                self.balanced = True
                 self._first_round.set()
             wait = self.settings.rebalance_interval if balanced else self.settings.rebalance_retry
             if self._locked_elsewhere:

@@ -122,6 +122,10 @@ class Sender:
             else None
         )
 
+    def add_hook(self, hook: SendHook) -> None:
+        """Call a hook around every attempt from now on."""
+        self._hooks, self._has_hooks = (*self._hooks, hook), True
+
     def send(
         self,
         outgoing: OutgoingMessage,

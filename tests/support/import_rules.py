@@ -115,6 +115,7 @@ PROGRAMS_OF_CLIENTS = (
     "client.console",
     "client.pipeline",
     "client.proxy",
+    "client.runner",
     "client.spark",
 )
 # A package inside another is above, or beside, the modules on the right: those do not import it.

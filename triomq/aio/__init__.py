@@ -15,11 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from triomq.aio.idempotency import OnceHandler, OnceTransaction, once
+from triomq.aio.probes import Probes
 from triomq.aio.producer import Producer
 from triomq.aio.pull_consumer import PullConsumer
 from triomq.aio.push_consumer import PushConsumer
 from triomq.aio.received import BatchHandler, Handler, ReceivedMessage
 from triomq.aio.receiving import LeasedMessage
+from triomq.aio.running import run
 from triomq.aio.simple_consumer import SimpleConsumer
 from triomq.aio.transactions import Transaction
 from triomq.client import shared_names as _shared
@@ -35,6 +37,7 @@ __all__ = [
     "LeasedMessage",
     "OnceHandler",
     "OnceTransaction",
+    "Probes",
     "Producer",
     "PullConsumer",
     "PushConsumer",
@@ -42,6 +45,7 @@ __all__ = [
     "SimpleConsumer",
     "Transaction",
     "once",
+    "run",
 ]
 __all__ += _shared.__all__
 

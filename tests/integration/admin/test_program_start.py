@@ -23,6 +23,7 @@ ENTRIES = {
     "mqnamesrv": "triomq.namesrv.__main__",
     "mqpipeline": "triomq.client.pipeline.__main__",
     "mqstore": "triomq.broker.inspect.__main__",
+    "triomq": "triomq.runner.__main__",
 }
 HEAVY = {"trio", "msgspec", "cryptography", "rich", "asyncio"}
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +51,29 @@ async def test_the_examples_of_the_sdk(triomq_cluster: InProcessCluster) -> None
     assert sorted(line for line in printed.splitlines() if line.startswith("got")) == [
         f"got job {number}" for number in range(10)
     ]
+
+
+async def test_the_example_of_a_service(triomq_cluster: InProcessCluster) -> None:
+    address = triomq_cluster.namesrv_address
+    async with Producer(address, group="shop") as producer:
+        await producer.send("Invoices", b"order 1")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "service.py"), str(port)]
+    with trio.fail_after(60):
+        process = await trio.lowlevel.open_process(
+            command, stdout=subprocess.PIPE, env={**os.environ, "NAMESRV_ADDR": address}
+        )
+        assert process.stdout is not None
+        printed = b""
+        while not printed.endswith(b"\n"):
+            printed += await process.stdout.receive_some()
+        process.terminate()
+        async for some in process.stdout:
+            printed += some
+        assert printed == b"billed order 1\nended in order\n"
+        assert await process.wait() == 0
 
 
 async def test_the_examples_of_traces_and_spans(triomq_cluster: InProcessCluster) -> None:

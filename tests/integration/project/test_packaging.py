@@ -218,6 +218,7 @@ def test_wheel_runs_in_an_empty_environment(installed: Path, tmp_path: Path) -> 
         "mqlocal",
         "mqproxy",
         "mqpipeline",
+        "triomq",
     ):
         assert "usage" in run(python.parent / script, "--help", cwd=tmp_path).lower()
 

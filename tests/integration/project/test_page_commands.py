@@ -41,6 +41,7 @@ OURS = {"mqadmin", "mqstore", "mqlocal", "mqnamesrv", "mqbroker"}
 OTHERS = {
     "mqconsole": "tests/integration/console/test_console_process.py",
     "mqpipeline": "tests/integration/pipeline/test_front.py",
+    "triomq": "tests/integration/client/test_running.py",
     "make": "targets exist (below); CI runs them",
     "docker": "tests/compose",
     "kubectl": "tests/integration/project/test_deploy_files.py reads the files",

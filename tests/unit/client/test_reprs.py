@@ -130,6 +130,12 @@ EXAMPLES: dict[type, Callable[[], Any]] = {
         tls=Tls(key_password="SECRETKEY"), credentials=CREDENTIALS, socks=MANY_PROXIES
     ),
     Admin: lambda: Admin("a:1", credentials=CREDENTIALS),
+    **{
+        module.Probes: lambda module=module: module.Probes(
+            module.PushConsumer("a:1", group="g", subscriptions="T"), port=8081
+        )
+        for module in (triomq, sync, aio)
+    },
     Attempt: lambda: Attempt(broker="broker-a (a:1)", seconds=0.1, error=TrioMQError("it is away")),
     AssignmentChange: lambda: AssignmentChange(
         topic="Orders", gained=QUEUES, lost=QUEUES, owned=QUEUES, queues=QUEUES

@@ -1,0 +1,1 @@
+"""The console script ``triomq``: consumers of every interface from the command line."""
