@@ -49,6 +49,7 @@ def open_parts(
         port_setting="grpcServerPort",
         sniffer=_sniffer(config, security),
         places=places,
+        checks_callers=cluster.verifies_signatures,
     )
     return service, grpc
 

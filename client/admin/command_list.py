@@ -242,6 +242,11 @@ LIST: Mapping[str, Listed] = {
         "can", "security", "tell whether a user may do something, and which rule decides"
     ),
     "copyAcl": Listed("acl", "security", "copy the rights of users from one broker to another"),
+    "securityInit": Listed(
+        "security",
+        "security",
+        "make certificates, an administrator, and settings of all servers that use them",
+    ),
     "tlsInit": Listed(
         "tls",
         "security",

@@ -140,6 +140,7 @@ DECLARED: Mapping[str, Mapping[str, str]] = {
         "copy": "copyAcl",
         "can": "can",
     },
+    "security": {"init": "securityInit"},
     "tls": {"init": "tlsInit", "check": "tlsCheck"},
     "context": {
         "list": "contextList",

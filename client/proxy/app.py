@@ -170,6 +170,7 @@ async def run_proxy(
             port_setting="grpcServerPort",
             sniffer=sniffer,
             places=budget.clients,
+            checks_callers=access is not None,
         )
         await tasks.start(cluster.run, name="remote-cluster")
         if access is not None:

@@ -53,6 +53,8 @@ class GrpcServer:
     ``sniffer``: how connections begin, made by ``open_sniffer(security, names, ALPN)``; without
     one, all are plain HTTP/2 (prior knowledge). ``places`` are shared with the other servers of the
     process. ``port_setting`` is named in the error when the port cannot be opened.
+    ``checks_callers``: whether the methods refuse strangers; otherwise the start warns of an open
+    port.
     """
 
     table: MethodTable
@@ -65,6 +67,7 @@ class GrpcServer:
         factory=lambda: ConnectionBudget.of_process().clients, kw_only=True
     )
     name: str = attrs.field(default="grpc", kw_only=True)
+    checks_callers: bool = attrs.field(default=False, kw_only=True)
     host: str = attrs.field(default="", init=False)
     port: int = attrs.field(default=0, init=False)
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
@@ -101,7 +104,8 @@ class GrpcServer:
         )
         with listener:
             self.host, self.port = listener.getsockname()[:2]
-            warn_if_open(listener, "send, receive and acknowledge", OPEN_FIX)
+            if not self.checks_callers:
+                warn_if_open(listener, "send, receive and acknowledge", OPEN_FIX)
             self._boss = Boss(listener, self._deal, self.places, limit=self.limit)
             self._listener = listener
             shield = trio.CancelScope(shield=True)

@@ -11,7 +11,10 @@ from triomq.remoting.errors import RemotingError
 
 _log = logging.getLogger(__name__)
 
-OPEN_FIX = "keep it behind a firewall, or set bindAddress to an address that only clients reach"
+OPEN_FIX = (
+    "keep it behind a firewall, set bindAddress to an address that only clients reach, or let"
+    " `mqadmin security init` make users, certificates and the settings for them"
+)
 
 
 class ListenFailed(RemotingError, OSError):

@@ -28,6 +28,7 @@ OWN_COMMANDS = {
     "messageExplain",
     "messageReplay",
     "tlsCheck",
+    "securityInit",
     "tlsInit",
     "top",
     "topicTail",

@@ -28,6 +28,12 @@ def _hosts(text: str) -> list[str]:
     return hosts
 
 
+HOSTS = Option(
+    "--hosts HOSTS",
+    "names and addresses that clients connect to, comma-separated (default: those of this machine)",
+    _hosts,
+)
+
 COMMANDS: Sequence[AdminCommand] = (
     AdminCommand(
         name="tlsInit",
@@ -36,12 +42,7 @@ COMMANDS: Sequence[AdminCommand] = (
         effect=Effect.ACTS,
         options=(
             Option("--dir FOLDER", "folder of the files", default="tls"),
-            Option(
-                "--hosts HOSTS",
-                "names and addresses that clients connect to, comma-separated (default: those of"
-                " this machine)",
-                _hosts,
-            ),
+            HOSTS,
             Option(
                 "--days DAYS", "validity of the certificates in days", whole(1, 36500), default=365
             ),

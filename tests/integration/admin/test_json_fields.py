@@ -98,6 +98,7 @@ CALLS: dict[str, list[str]] = {
     "dlqPurge": ["billing --yes"],
     "deleteSubGroup": [f"-g billing {CLUSTER} --yes"],
     "deleteTopic": [f"{TOPIC} {CLUSTER} --yes"],
+    "securityInit": [f"--dir {DIR}/security"],
     "tlsInit": [f"--dir {DIR}"],
     "tlsCheck": [f"--tls {DIR}/tls.properties"],
     "contextSet": ["test -n 127.0.0.1:1"],

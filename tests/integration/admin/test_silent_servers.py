@@ -126,6 +126,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "updateAcl": (*CLUSTER, *SUBJECT, *RULE),
     "deleteAcl": (*CLUSTER, *SUBJECT, "--yes"),
     "getAcl": (*CLUSTER, *SUBJECT),
+    "can": ("shop", "Pub", "Topic:T", *CLUSTER),
     "listAcl": CLUSTER,
     "copyAcl": ("-f", BROKER, "-t", BROKER),
 }
@@ -145,6 +146,7 @@ OF_NAME_SERVERS = {
 }
 """Commands that ask no broker."""
 WITHOUT_CLUSTER = {
+    "securityInit",
     "tlsInit",
     "tlsCheck",
     "completion",
