@@ -115,6 +115,11 @@ class StoreFigures:
             statistics.totals.puts_failed,
         )
         yield counter(
+            "triomq_storage_time_steps_back_total",
+            "Times that store times went back to the clock, since the newest was far ahead of it.",
+            store.index_syncer.steps_back,
+        )
+        yield counter(
             "triomq_storage_damaged_records_total",
             "Damaged records of queues that the broker reads itself, which it skipped.",
             [Sample(count, {"topic": topic}) for topic, count in store.damaged.counts.items()],

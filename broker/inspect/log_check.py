@@ -50,6 +50,8 @@ class LogCheck:
     stopped_by: str = attrs.field(default="", init=False)
     first: Appended | None = attrs.field(default=None, init=False)
     last: Appended | None = attrs.field(default=None, init=False)
+    newest_ms: int = attrs.field(default=0, init=False)
+    """The latest store time; that of the last record, unless a clock was set back."""
     lost: list[tuple[int, int]] = attrs.field(factory=list, init=False)
     """[start, end) of damaged bytes between records and of missing segments, ascending"""
 
@@ -110,6 +112,8 @@ class LogCheck:
             self.first = self.first or batch.places[0]
             self.last = batch.places[-1]
             self.records += len(batch.places)
+            newest = max(place.store_timestamp for place in batch.places)
+            self.newest_ms = max(self.newest_ms, newest)
         self.progress(batch.end - batch.start)
 
     def _check_blank(self, segments: Segments, offset: int) -> None:

@@ -10,7 +10,6 @@ import attrs
 
 from triomq.broker.inspect.report import Report
 from triomq.broker.store.checkpoint import SIZE_BYTES, Checkpoint
-from triomq.broker.store.draft import Appended
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.lock import LockState, lock_state
 from triomq.remoting.errors import RemotingError
@@ -91,24 +90,23 @@ def check_checkpoint(
     state: StoreState,
     path: Path,
     log_end: int,
-    last: Appended | None,
+    newest_ms: int,
     ends: Container[int],
     report: Report,
 ) -> None:
     """Check that the checkpoint is not ahead of the log.
 
-    ``ends``: has the mark's end if a record ends there.
+    ``newest_ms``: the latest store time; ``ends``: has the mark's end if a record ends there.
     """
     checkpoint = state.checkpoint
     advice = (
         "if the log was cut on purpose, delete the file: the next start reads the log from its"
         " first segment; otherwise restore the log from a copy before any start"
     )
-    newest = last.store_timestamp if last is not None else 0
-    if checkpoint.log_timestamp > newest:
+    if checkpoint.log_timestamp > newest_ms:
         what = (
             f"according to it, messages stored until {checkpoint.log_timestamp} ms were on the"
-            f" disk, but the last message in the log is of {newest} ms"
+            f" disk, but the newest message in the log is of {newest_ms} ms"
         )
         report.damage("checkpoint-ahead", path, what, advice, at=0)
     mark = checkpoint.mark

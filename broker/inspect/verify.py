@@ -124,7 +124,7 @@ def verify(
     queues.finish()
     index.finish()
     _check_end(files, state, log, queues, report)
-    check_checkpoint(state, root / "checkpoint", log.end, log.last, ends, report)
+    check_checkpoint(state, root / "checkpoint", log.end, log.newest_ms, ends, report)
     _note_unread(files, queues, report)
     return Verdict(
         files=files,

@@ -8,7 +8,7 @@ record. Source: store/…/queue/BatchConsumeQueue.java, store/…/DefaultMessage
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
@@ -19,6 +19,7 @@ from triomq.broker.store.log.commit_log import CommitLog, Run
 from triomq.broker.store.queues.batch_queue import BATCH_ENTRY, BatchEntry, BatchQueue
 from triomq.broker.store.queues.search import first_not
 from triomq.broker.store.results import GetLimits, GetResult, GetStatus
+from triomq.broker.store.stored_times import TimeSearch
 
 
 @attrs.define(eq=False)
@@ -74,17 +75,34 @@ class BatchReader:
         return found[0].base if found else queue.end_offset
 
     def offset_by_time(
-        self, queue: BatchQueue, timestamp_ms: int, upper: bool, reads: Reads
+        self,
+        queue: BatchQueue,
+        timestamp_ms: int,
+        upper: bool,
+        steps: Sequence[int],
+        newest_ms: int,
+        reads: Reads,
     ) -> int:
         """Return the queue offset for a time.
 
         Lower: the first message stored at or after the time, or the end of the queue. Upper: the
         first message of the last record stored at or before the time.
+
+        ``steps``, ``newest_ms``: see ``TimeSearch``.
         """
         entries = queue.entries
-        bound = timestamp_ms + 1 if upper else timestamp_ms
-        number = self._first_not(queue, lambda entry: entry.store_timestamp < bound, reads) - upper
-        if number < max(entries.min_offset, entries.first_offset):
+        search = TimeSearch[BatchEntry](
+            lambda holds, low, high: first_not(
+                lambda _, entry: holds(entry), partial(self._next, queue, reads), low, high
+            ),
+            lambda entry: entry.log_offset,
+            lambda entry: entry.store_timestamp,
+            steps,
+            newest_ms,
+        )
+        low = max(entries.min_offset, entries.first_offset)
+        number = search.first_from(timestamp_ms + upper, low, entries.end_offset) - upper
+        if number < low:
             return queue.min_offset
         return (
             max(queue.min_offset, self.batches(queue, number, 1, reads)[0].base)

@@ -36,7 +36,15 @@ from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.queues.consume_queue import ConsumeQueue
 from triomq.broker.store.queues.table import QueueTable
 from triomq.broker.store.reader import Reader
-from triomq.broker.store.retention import HOUR_MS, Decision, OldSegment, Seen, decide
+from triomq.broker.store.retention import (
+    HOUR_MS,
+    Decision,
+    OldSegment,
+    Seen,
+    decide,
+    without_future,
+)
+from triomq.broker.store.stored_times import AHEAD_MS_MAX
 from triomq.broker.store.watermark import Watermark
 
 logger = logging.getLogger(__name__)
@@ -130,7 +138,7 @@ class Cleaner:
         indexed_to = self._indexed_to() if delete else 0
         candidates = items[: min(rules.batch_max, len(items) - 1)] if delete and items else []
         self.disks, segments = await trio.to_thread.run_sync(
-            self._observe, candidates, limiter=self.limiter
+            self._observe, candidates, items[len(candidates) :], now_ms, limiter=self.limiter
         )
         seen = Seen(
             segments=segments,
@@ -165,10 +173,12 @@ class Cleaner:
             )
         return corrected
 
-    def _observe(self, candidates: list[Segment]) -> tuple[dict[Path, Usage], list[OldSegment]]:
+    def _observe(
+        self, candidates: list[Segment], others: list[Segment], now_ms: int
+    ) -> tuple[dict[Path, Usage], list[OldSegment]]:
         """Return the space of both directories and the ages of segments. For a thread.
 
-        An error ends either list early.
+        ``others``: the segments behind the candidates. An error ends either list early.
         """
         disks: dict[Path, Usage] = {}
         segments: list[OldSegment] = []
@@ -177,9 +187,15 @@ class Cleaner:
                 path: self.disk.usage(path)
                 for path in (self.config.commitlog_directory, self.config.root)
             }
+            times = [self.disk.modified_ms(segment.path) for segment in candidates]
+            latest = now_ms + AHEAD_MS_MAX
+            for segment in others:  # what a time of the future stands for: see `without_future`
+                if not times or times[-1] <= latest:
+                    break
+                times.append(self.disk.modified_ms(segment.path))
             segments.extend(
-                OldSegment(segment.base, segment.end, self.disk.modified_ms(segment.path))
-                for segment in candidates
+                OldSegment(segment.base, segment.end, time)
+                for segment, time in zip(candidates, without_future(times, latest))
             )
         except OSError as error:
             logger.warning(

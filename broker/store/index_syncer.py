@@ -1,13 +1,15 @@
 """IndexSyncer: writes and syncs consume queues and key index, and then moves the checkpoint.
 
 Law: first the log, then queues and key index, then the checkpoint. So the checkpoint is true after
-any crash, and recovery starts there.
+any crash, and recovery starts there. It also lets store times go back to the clock: see
+``stored_times.py``.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -22,6 +24,7 @@ from triomq.broker.store.io.file_system import FileSystem
 from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log.flusher import Flusher, sync_files
 from triomq.broker.store.queues.table import QueueTable
+from triomq.broker.store.stored_times import AHEAD_MS_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,12 @@ class IndexSyncer:
     health: Health
     limiter: trio.CapacityLimiter
     current: Checkpoint
+    clock: Callable[[], int]
+    """Wall time in ms."""
+    steps_back: int = attrs.field(default=0, init=False)
+    """How often store times went back to the clock."""
+    _untimed_to: int = attrs.field(default=0, init=False)
+    """The checkpoint names no times of records before this log offset."""
     _soon: trio.Event = attrs.field(factory=trio.Event, init=False)
     _file_system: FileSystem = attrs.field(init=False)
 
@@ -68,6 +77,7 @@ class IndexSyncer:
             with trio.move_on_after(self.config.index_write_interval_ms / 1000):
                 await self._soon.wait()
             try:
+                await self._follow_clock()
                 saving = self._soon.is_set() or trio.current_time() >= due
                 await self._write_out(
                     0
@@ -126,17 +136,52 @@ class IndexSyncer:
         with trio.CancelScope(shield=True):
             await self._force_out()
         record_offset, _, timestamp = last
+        timed = record_offset >= self._untimed_to
         self.current = Checkpoint(
-            log_timestamp=self.flusher.flushed_timestamp,
-            queue_timestamp=timestamp,
-            index_timestamp=full_timestamp,
+            log_timestamp=self.flusher.flushed_timestamp if timed else 0,
+            queue_timestamp=timestamp if timed else 0,
+            index_timestamp=full_timestamp if timed else 0,
             confirmed=record_offset,
             queue_log_offset=record_offset,
             mark=self._mark(last, index_position),
         )
+        await self._write()
+
+    async def _write(self) -> None:
+        """Write the checkpoint and force it to the disk. Raises: FlushFailed, DiskFull."""
         self.file.write(self.current)
         await trio.to_thread.run_sync(
             sync_files, self.disk, [self.file.path], [], limiter=self.limiter
+        )
+
+    async def _follow_clock(self) -> None:
+        """Let store times go by the clock again if the newest one is far ahead of it.
+
+        First the checkpoint on the disk loses its times: they are later than those of the records
+        to come, and Java's recovery would take these for records that are in the indexes.
+
+        Without a key index nothing tells searches by time where times go back: they stay.
+
+        Raises: FlushFailed, DiskFull, StoreIoError. Checkpoint: maybe.
+        """
+        log = self.flusher.log
+        if log.ahead_ms <= AHEAD_MS_MAX or not self.config.index_enabled:
+            return
+        self.current = attrs.evolve(
+            self.current, log_timestamp=0, queue_timestamp=0, index_timestamp=0
+        )
+        await self._write()
+        now_ms, newest_ms, log.ahead_ms = self.clock(), log.last_timestamp, 0
+        if newest_ms - now_ms <= AHEAD_MS_MAX:
+            return  # the clock went ahead again meanwhile
+        log.last_timestamp = now_ms
+        self._untimed_to = log.appended.value
+        self.steps_back += 1
+        logger.warning(
+            "the newest message was stored %.1f hours ahead of the clock: what is stored from log"
+            " offset %s on has the time of the clock again; if the clock is wrong, set it right",
+            (newest_ms - now_ms) / 3_600_000,
+            self._untimed_to,
         )
 
     async def _force_out(self) -> None:

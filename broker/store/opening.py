@@ -209,6 +209,7 @@ async def load_store(
         health,
         sync_limiter,
         current,
+        clock,
     )
     memory = memory_bytes()
     reader = Reader(config, log, queues, key_index, memory * config.memory_percent_max // 100)

@@ -21,9 +21,10 @@ from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log.commit_log import CommitLog, Run
 from triomq.broker.store.queues.batch_queue import BatchQueue
 from triomq.broker.store.queues.consume_queue import ENTRY, ConsumeQueue
-from triomq.broker.store.queues.search import FILLER_SIZE, first_not
+from triomq.broker.store.queues.search import FILLER_SIZE, Entry, first_not
 from triomq.broker.store.queues.table import QueueTable
 from triomq.broker.store.results import RANGE_LIMITS, GetLimits, GetResult, GetStatus, QueryResult
+from triomq.broker.store.stored_times import TimeSearch
 from triomq.remoting.protocol.record import (
     BLANK,
     HEAD_V4,
@@ -338,24 +339,28 @@ class Reader:
         """Return the queue offset for a time.
 
         The first message stored at or after the time, or the end of the queue; with ``upper`` the
-        last message stored at or before the time.
+        last message stored at or before the time. Where store times go back: see ``TimeSearch``.
 
         Raises: Cold, StoreIoError.
         """
         queue = self.queues.queues.get((topic, queue_id))
         if queue is None:
             return 0
+        steps = self.key_index.steps_back()
         if isinstance(queue, BatchQueue):
-            return self.batches.offset_by_time(queue, timestamp_ms, upper, reads)
-        low, high = queue.min_offset, queue.end_offset
-        bound = timestamp_ms + 1 if upper else timestamp_ms
-        low = first_not(
-            lambda _, entry: self.store_time(entry[0], reads) < bound,
-            partial(queue.next_real, partial(queue.entries_from, reads=reads)),
-            low,
-            high,
+            return self.batches.offset_by_time(
+                queue, timestamp_ms, upper, steps, self.log.last_timestamp, reads
+            )
+        next_real = partial(queue.next_real, partial(queue.entries_from, reads=reads))
+        search = TimeSearch[Entry](
+            lambda holds, low, high: first_not(lambda _, entry: holds(entry), next_real, low, high),
+            lambda entry: entry[0],
+            lambda entry: self.store_time(entry[0], reads),
+            steps,
+            self.log.last_timestamp,
         )
-        return max(queue.min_offset, low - 1) if upper else low
+        found = search.first_from(timestamp_ms + upper, queue.min_offset, queue.end_offset)
+        return max(queue.min_offset, found - 1) if upper else found
 
     # By key
 

@@ -66,6 +66,19 @@ class RetentionRules:
     queue_pause_ms: int = attrs.field(default=100, validator=attrs.validators.ge(0))
 
 
+def without_future(times_ms: Sequence[int], latest_ms: int) -> list[int]:
+    """Return when segments, oldest first, were last written to, without times after ``latest_ms``.
+
+    Such a segment was written to while the clock was ahead, and would stay for as long: it counts
+    as old as the next one that was not. The last ones keep their times if none follows.
+    """
+    times = list(times_ms)
+    for number in reversed(range(len(times) - 1)):
+        if times[number] > latest_ms:
+            times[number] = times[number + 1]
+    return times
+
+
 @attrs.frozen
 class OldSegment:
     """A segment as the decision sees it."""

@@ -422,6 +422,7 @@ class MessageStore:
 
         Raises: StoreIoError. Checkpoint: maybe, only to read the disk.
         """
+        self.indexer.try_flush_deferred()  # the key index knows where times go back
         compacted = self.compacted.queues.get((topic, queue_id))
         copy = await compacted.offset_by_time(timestamp_ms, upper=upper) if compacted else None
         if copy is not None and compacted is not None and compacted.has_copy_of(copy):

@@ -13,6 +13,7 @@ import random
 import shutil
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from triomq.broker.store.opening import close_files, finish_store, load_store
 from triomq.broker.store.store import MessageStore
 
 BATCHES = 5
+DAYS_40 = 40 * 86_400_000
 
 
 class Sampled:
@@ -183,9 +185,11 @@ class Recoveries:
         shutil.rmtree(last)
 
 
-def lived(folder: Path, mode: FlushMode, seed: int, batches: int = BATCHES) -> Simulation:
+def lived(
+    folder: Path, mode: FlushMode, seed: int, batches: int = BATCHES, jumps_ms: Sequence[int] = ()
+) -> Simulation:
     """Two lives: the first from nothing, the second from a clean stop."""
-    simulation = Simulation(folder / "store", mode, seed)
+    simulation = Simulation(folder / "store", mode, seed, jumps_ms=jumps_ms)
     simulation.run(batches)
     simulation.run(batches)
     return simulation
@@ -217,6 +221,19 @@ def test_every_operation_may_be_the_last(tmp_path: Path, mode: FlushMode) -> Non
         "make directory",
         "write file",
     }
+
+
+@pytest.mark.parametrize("jumps_ms", [(DAYS_40, -DAYS_40), (-DAYS_40, DAYS_40)], ids=["up", "down"])
+def test_a_crash_while_the_clock_jumps(tmp_path: Path, jumps_ms: tuple[int, int]) -> None:
+    """Store times go back to the clock; nothing is lost by it, and searches by time are right."""
+    simulation = lived(tmp_path, FlushMode.SYNC, 3, batches=8, jumps_ms=jumps_ms)
+    times = [promise.place.store_timestamp for promise in simulation.ledger.appended]
+    back = [later for earlier, later in pairwise(times) if later < earlier - DAYS_40 / 2]
+    assert back
+    recoveries = Recoveries(simulation, tmp_path)
+    for point in simulation.points[::12]:
+        number = point.operation.number
+        recoveries.check(point, "power", number, thorough=number % 4 == 0)
 
 
 @pytest.mark.feature("37b", "51c", "197a")

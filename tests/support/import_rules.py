@@ -19,6 +19,7 @@ STORE_VALUES = (
             "errors",
             "numbering",
             "retention",
+            "stored_times",
             "watermark",
         )
     ),
@@ -56,7 +57,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
-    **{f"broker.store.{name}": STORE_VALUES for name in ("draft", "numbering", "watermark")},
+    **{
+        f"broker.store.{name}": STORE_VALUES
+        for name in ("draft", "numbering", "stored_times", "watermark")
+    },
     "broker.store.io": STORE_VALUES,
     "broker.store.queues": ("broker.store.io", *STORE_VALUES),
     "broker.store.keys": ("broker.store.io", "broker.store.queues", *STORE_VALUES),

@@ -3,7 +3,8 @@ keeps the promises.
 
 Everything is compared with the raw bytes of the files, parsed here and not by the product: an
 acknowledged message is there, equal, at its offset; no message is there that was never sent, or
-twice; queue offsets are dense; neither queue files nor key index are ahead of the log.
+twice; queue offsets are dense; neither queue files nor key index are ahead of the log; searches by
+time find what they should; no time of the checkpoint is later than that of a record behind it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 import attrs
-from stores import find_bodies, read_all
+from store_times import check_found_by_key, check_offset_by_time
+from stores import read_all
 
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.draft import Appended, Draft
@@ -104,6 +106,7 @@ class Ledger:
         AssertionError.
         """
         records = log_records(config)
+        check_checkpoint_times(config, records)
         by_offset = {record.log_offset: record for record in records}
         first = store.log.first_offset
         assert first <= moment.first_offset, (
@@ -136,6 +139,18 @@ class Ledger:
         await check_queues(config, store, records)
         await check_index(config, store, records)
         return records
+
+
+def check_checkpoint_times(config: StoreConfig, records: list[Record]) -> None:
+    """Java's recovery begins at a segment by these times alone, before its version 5.5.0."""
+    log_ms, queue_ms, _, _, _, marked = struct.unpack_from(
+        ">6q", (config.root / "checkpoint").read_bytes()
+    )
+    for record in records:
+        assert record.log_offset <= marked or record.store_timestamp >= min(log_ms, queue_ms), (
+            f"the checkpoint is of {min(log_ms, queue_ms)}, but {record.body[:12]!r} behind it of"
+            f" {record.store_timestamp}"
+        )
 
 
 def check_equal(record: Record, draft: Draft, place: Appended | None) -> None:
@@ -178,6 +193,8 @@ async def check_queues(config: StoreConfig, store: MessageStore, records: list[R
             end,
         )
         assert store.queue_table.queues[topic, queue_id].next_offset == end
+        times = [record.store_timestamp for record in expected]
+        await check_offset_by_time(store, topic, queue_id, times)
     for (topic, queue_id), queue in store.queue_table.queues.items():
         if (topic, queue_id) not in queues:
             assert (
@@ -213,8 +230,8 @@ async def check_index(config: StoreConfig, store: MessageStore, records: list[Re
     for record in records:
         keys = dict(pair.split("\1") for pair in record.properties.decode().split("\2") if pair)
         if "UNIQ_KEY" in keys:
-            assert await find_bodies(store, record.topic, keys["UNIQ_KEY"]) == [record.body], (
-                f"{record.body[:12]!r} is not found by its key"
+            await check_found_by_key(
+                store, record.topic, keys["UNIQ_KEY"], record.store_timestamp, record.body
             )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,8 @@ class Simulation:
     choose: random.Random = attrs.field(init=False)
     counter: int = 0
     clock_ms: int = NOW_MS
+    jumps_ms: Sequence[int] = ()
+    """By how much the wall clock jumps in each life, one after the other."""
 
     def __attrs_post_init__(self) -> None:
         self.root.mkdir()
@@ -147,6 +149,8 @@ class Simulation:
                         nursery.start_soon(self._send, self.store, batches)
                     nursery.start_soon(self._consume, self.store, batches)
                     nursery.start_soon(self._expire, self.store)
+                    if self.jumps_ms:
+                        nursery.start_soon(self._jump)
         finally:
             moment = self.ledger.moment(self.store)
             self.store = None
@@ -221,6 +225,11 @@ class Simulation:
                     self.ledger.shown += shown_records(b"".join(got.chunks))
                     offsets[topic, queue_id] = got.next_offset
             await trio.sleep(0.004)
+
+    async def _jump(self) -> None:
+        for jump in self.jumps_ms:
+            await trio.sleep(0.06)
+            self.clock_ms += jump
 
     async def _expire(self, store: MessageStore) -> None:
         await trio.sleep(0.15)

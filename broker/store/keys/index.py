@@ -15,6 +15,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -25,6 +26,7 @@ from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.reads import Reads
 from triomq.broker.store.keys.index_file import HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.queues.batch import Batch
+from triomq.broker.store.stored_times import AHEAD_MS_MAX, steps_back
 from triomq.remoting.protocol.java_hash import (
     KEPT_CHARACTERS_MAX,
     concat_hash,
@@ -178,8 +180,6 @@ class KeyIndex:
     """Wall time in ms. Files are named after it."""
     files: list[KeyIndexFile] = attrs.field(factory=list, init=False)
     position: int = attrs.field(default=-1, init=False)
-    full_timestamp: int = attrs.field(default=0, init=False)
-    """Store time of the last entry of the newest full file, for the checkpoint."""
     geometry: Geometry = attrs.field(init=False)
     _spare: list[KeyIndexFile] = attrs.field(factory=list, init=False)
     _unsynced: dict[Path, None] = attrs.field(factory=dict, init=False)
@@ -213,21 +213,30 @@ class KeyIndex:
             self.position = max(position, batch.places[-1].log_offset)
 
     def _put(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
-        """Distribute entries over files. Reserve room for all before the first one is written."""
-        count, start = len(hashes), 0
-        if not self.files or self.files[-1].room_reserved < count:
-            self._claim(count)
-        while start < count:
-            file = self.files[-1]
-            if not file.room:
-                file = self._roll(file)
-            stop = min(count, start + file.room)
-            file.put(hashes[start:stop], offsets[start:stop], timestamps[start:stop])
-            self._unsynced[file.path] = None
-            start = stop
+        """Distribute entries over files. Reserve room for all before the first one is written.
 
-    def _claim(self, count: int) -> None:
-        """Reserve room for ``count`` entries in the newest file and, behind it, in spare files.
+        Where times go back a file begins: its entries count their seconds from its begin.
+        """
+        steps = steps_back(timestamps, self.files[-1].end_timestamp if self.files else 0)
+        pieces = list(pairwise((0, *steps, len(hashes))))
+        if steps or not self.files or self.files[-1].room_reserved < len(hashes):
+            self._claim([stop - start for start, stop in pieces])
+        for number, (start, end) in enumerate(pieces):
+            if number:
+                self._roll(self.files[-1])
+            while start < end:
+                file = self.files[-1]
+                if not file.room:
+                    file = self._roll(file)
+                stop = min(end, start + file.room)
+                file.put(hashes[start:stop], offsets[start:stop], timestamps[start:stop])
+                self._unsynced[file.path] = None
+                start = stop
+
+    def _claim(self, counts: list[int]) -> None:
+        """Reserve room for entries in the newest file and, behind it, in spare files.
+
+        The entries of each further count begin a file.
 
         Raises: DiskFull, StoreIoError.
         """
@@ -235,19 +244,22 @@ class KeyIndex:
             self.files.append(self._create())
         self.files[-1].open()
         targets = [self.files[-1], *self._spare]
-        while count > 0:
-            if not targets:
-                self._spare.append(self._create())
-                targets = self._spare[-1:]
-            part = min(count, targets[0].room)
-            targets.pop(0).reserve(part)
-            count -= part
+        for count in counts:
+            left = count
+            while True:
+                if not targets:
+                    self._spare.append(self._create())
+                    targets = self._spare[-1:]
+                part = min(left, targets[0].room)
+                targets.pop(0).reserve(part)
+                left -= part
+                if not left:
+                    break
 
-    def _roll(self, full: KeyIndexFile) -> KeyIndexFile:
+    def _roll(self, older: KeyIndexFile) -> KeyIndexFile:
         fresh = self._spare.pop(0)
-        fresh.follow(full)
-        full.close()
-        self.full_timestamp = full.end_timestamp
+        fresh.follow(older)
+        older.close()
         self.files.append(fresh)
         return fresh
 
@@ -338,9 +350,20 @@ class KeyIndex:
         self.position = (
             self.files[-1].end_offset if self.files and self.files[-1].next_entry > 1 else -1
         )
-        self.full_timestamp = max(
-            (file.end_timestamp for file in self.files if not file.room), default=0
-        )
+
+    @property
+    def full_timestamp(self) -> int:
+        """Store time of the last entry of the newest full file, for the checkpoint.
+
+        0 if a file behind it begins earlier: then no time tells them apart.
+        """
+        newest = 0
+        for file in self.files:
+            if file.begin_timestamp < newest:
+                newest = 0
+            if not file.room:
+                newest = file.end_timestamp
+        return newest
 
     def truncate(self, log_offset: int) -> None:
         """Forget all records that start at or after ``log_offset``.
@@ -360,8 +383,11 @@ class KeyIndex:
         self._note_position()
 
     def drop_after(self, timestamp: int) -> None:
-        """Delete the files with entries later than ``timestamp``: Java's rule after a crash."""
-        while self.files and self.files[-1].end_timestamp > timestamp:
+        """Delete the files with entries later than ``timestamp``: Java's rule after a crash.
+
+        Only full files count in that time, so no other one is known to be on the disk.
+        """
+        while self.files and (self.files[-1].room or self.files[-1].end_timestamp > timestamp):
             self._drop(self.files.pop())
         self._note_position()
         # Keys of the last record may have been in a deleted file: the record is indexed again, as
@@ -414,13 +440,25 @@ class KeyIndex:
         for file in reversed(self.files):
             if len(found) >= count_max:
                 break
-            if file.begin_timestamp <= end_ms and file.end_timestamp >= begin_ms:
+            if (
+                file.begin_timestamp <= end_ms + AHEAD_MS_MAX
+                and file.end_timestamp + AHEAD_MS_MAX >= begin_ms
+            ):
                 found.update(
                     dict.fromkeys(file.find(value, begin_ms, end_ms, count_max - len(found), reads))
                 )
-            if file.begin_timestamp < begin_ms:
-                break
         return list(found)
+
+    def steps_back(self) -> list[int]:
+        """Return the log offsets from which on store times are far smaller, in ascending order.
+
+        Java does not begin a file there: of its own steps back nothing is known.
+        """
+        return [
+            later.begin_offset
+            for earlier, later in pairwise(self.files)
+            if later.begin_timestamp + AHEAD_MS_MAX < earlier.end_timestamp
+        ]
 
     @property
     def last_offset(self) -> int:

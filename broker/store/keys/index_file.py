@@ -28,6 +28,7 @@ import attrs
 
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.reads import Reads
+from triomq.broker.store.stored_times import AHEAD_MS_MAX
 
 HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqii")
@@ -188,7 +189,7 @@ class KeyIndexFile:
     def put(self, hashes: list[int], offsets: list[int], timestamps: list[int]) -> None:
         """Add entries for which room is reserved. Cannot fail.
 
-        ``hashes`` are not negative; ``timestamps``: store times in ms that never decrease.
+        ``hashes`` are not negative; ``timestamps``: store times in ms without a step far back.
         """
         assert self._map is not None
         begin = self.begin_timestamp
@@ -341,10 +342,11 @@ class KeyIndexFile:
                 self.path, self.geometry.entries_position + ENTRY.size * number, ENTRY.size
             )
             entry_value, offset, seconds, previous = ENTRY.unpack(entry)
-            timestamp = self.begin_timestamp + 1000 * seconds
-            if seconds < 0 or timestamp < begin_ms:
+            # The seconds of the first entry count from a time that is not stored: see `follow`.
+            timestamp = self.begin_timestamp + (1000 * seconds if number > 1 else 0)
+            if seconds < 0 or timestamp + AHEAD_MS_MAX < begin_ms:
                 break
-            if entry_value == value and timestamp <= end_ms:
+            if entry_value == value and begin_ms <= timestamp <= end_ms:
                 found.append(offset)
             number = previous if previous < number else 0
         return found

@@ -69,7 +69,9 @@ class CommitLog:
     segments: Segments
     appended: Watermark = attrs.field(factory=Watermark, init=False)
     last_timestamp: int = attrs.field(default=0, init=False)
-    """Store time of the last record. Store times never decrease."""
+    """Store time of the last record. The next one is not smaller, unless this is set back."""
+    ahead_ms: int = attrs.field(default=0, init=False)
+    """How far the store time of the last append was ahead of the clock."""
     _heads: dict[int, tuple[Callable[..., bytes], int, int]] = attrs.field(init=False)
     """Length of the born host -> (packer of the record up to its body, size of all fixed fields,
     bits of sysFlag).
@@ -92,7 +94,7 @@ class CommitLog:
     def start_at(self, end: int, last_timestamp: int) -> None:
         """Set the end of the log, after recovery."""
         self.appended.advance(end)
-        self.last_timestamp = max(self.last_timestamp, last_timestamp)
+        self.last_timestamp = last_timestamp
         self._hot_start = end
 
     # Appending
@@ -179,6 +181,7 @@ class CommitLog:
                 raise IllegalMessage(f"a number of the message is out of range: {error}") from error
             raise
         self.last_timestamp = timestamp
+        self.ahead_ms = timestamp - now_ms
         return Batch(drafts, places, start, offset, found)
 
     def append_copied(
@@ -221,7 +224,8 @@ class CommitLog:
 
         Checkpoint: never.
         """
-        self.last_timestamp = max(self.last_timestamp, last_timestamp)
+        if last_timestamp:
+            self.last_timestamp = last_timestamp
 
     def note_bytes_behind(self) -> None:
         """Note that bytes may lie behind the end: the next append erases them.

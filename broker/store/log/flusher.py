@@ -198,7 +198,7 @@ class Flusher:
                 self.syncs.note(time.perf_counter() - since)
                 for segment in due.unnamed:
                     segment.name_durable = True
-                self.flushed_timestamp = max(self.flushed_timestamp, due.timestamp)
+                self.flushed_timestamp = due.timestamp
                 done, due = due, None if once or self._must_pause(due.end) else self._due()
                 begun = due is not None and self._begin(due)
                 self._advance(done.end)

@@ -468,6 +468,17 @@ async def test_a_directory_that_cannot_be_synced_keeps_the_segments_behind_the_d
         assert store.log.first_offset == 2 * SEGMENT
 
 
+async def test_a_segment_of_the_future_expires_with_the_next_one(tmp_path: Path) -> None:
+    """Written while the clock was ahead, it would stay for as long, and all behind it, too."""
+    async with filled(tmp_path / "store") as store:
+        config = store.config
+        age(config, 0, SEGMENT, hours=-960)
+        await delete(store)
+        assert store.log.first_offset == 0
+        await delete(store, 2 * SEGMENT)
+        assert store.log.first_offset == 3 * SEGMENT
+
+
 async def test_a_wall_clock_that_jumps_ahead_deletes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

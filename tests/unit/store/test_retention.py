@@ -17,6 +17,7 @@ from triomq.broker.store.retention import (
     decide,
     format_hours,
     parse_hours,
+    without_future,
 )
 
 NOW = 1_700_000_000_000
@@ -122,6 +123,22 @@ def test_needed_segments_stay_unless_forced_and_unindexed_ones_always() -> None:
     assert tuple(decide(seen(100, 100, 100, hour=4, needed_from=0), RULES).delete) == ()
     assert tuple(decide(seen(100, 100, percent=86.5, needed_from=0), RULES).delete) == (0, SIZE)
     assert tuple(decide(seen(100, 100, percent=95, indexed_to=2 * SIZE - 1), RULES).delete) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("times", "counted"),
+    [
+        ([1, 2, 3], [1, 2, 3]),
+        ([1, 90, 80, 4, 5], [1, 4, 4, 4, 5]),
+        ([90, 80], [80, 80]),
+        ([5, 2, 90], [5, 2, 90]),
+        ([], []),
+    ],
+)
+def test_a_segment_of_the_future_is_as_old_as_the_next_one(
+    times: list[int], counted: list[int]
+) -> None:
+    assert without_future(times, 10) == counted
 
 
 def test_hours() -> None:
