@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import attrs
+import trio
 
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.in_flight import PopsInFlight
@@ -47,7 +48,8 @@ class Move(NamedTuple):
 
     end: int
     """Of the records that must be safe."""
-    stored_ms: int
+    made_at: float
+    """By the steady clock, in seconds."""
     key: QueueKey
     position: int | None
     """None: it was reset meanwhile, or its topic or group is deleted."""
@@ -70,6 +72,7 @@ class Pops:
     revive_topic: str
     closed: str = ""
     """Why no client may pop now."""
+    steady: Callable[[], float] = trio.current_time
     decided_to_ms: int = attrs.field(default=0, init=False)
     """Check points that ended before are decided: a late acknowledgement of others still counts."""
     in_flight: PopsInFlight = attrs.field(factory=PopsInFlight, init=False)
@@ -104,7 +107,7 @@ class Pops:
             self.offsets.commit(*key, offset)
             return
         self._ahead[key] = offset
-        self._uncovered.append(Move(end, self.clock_ms(), key, offset, self.log.timed_end))
+        self._uncovered.append(Move(end, self.steady(), key, offset, self.log.timed_end))
         self.commit_covered()
         if self._uncovered:
             self.on_uncovered()
@@ -162,11 +165,11 @@ class Pops:
 
         ``ending``: the broker stops, and no slave can report any more.
         """
-        before = self.clock_ms() - SAFE_SECONDS * 1000
+        before = self.steady() - SAFE_SECONDS
         while self._uncovered:
-            end, stored_ms, key, offset, timed_end = self._uncovered[0]
+            end, made_at, key, offset, timed_end = self._uncovered[0]
             safe = self.log.is_safe(end)
-            late = (ending or stored_ms < before) and self.log.on_disk(end)
+            late = (ending or made_at < before) and self.log.on_disk(end)
             if not late and not safe:
                 return
             self._uncovered.popleft()

@@ -149,7 +149,9 @@ class Reviver:
                 elif isinstance(record, CheckPoint):
                     queue.check_point(message.queue_offset, record)
                 else:
-                    queue.acknowledged(message.queue_offset, record, message.store_timestamp)
+                    # A time of the future, from a clock that was ahead, would never be reached.
+                    stored_ms = min(message.store_timestamp, self.pops.clock_ms())
+                    queue.acknowledged(message.queue_offset, record, stored_ms)
             if queue.next_offset < found.next_offset:
                 queue.skip(found.next_offset - 1)
             elif not found.messages:

@@ -13,6 +13,7 @@ from triomq.client.admin.command import TOPIC, AdminCommand, Result, Table, answ
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.message_text import charset, in_charset, message_lines, message_table
+from triomq.client.admin.resend.searching import end_by_time
 from triomq.client.admin.resend.selection import tags_of
 from triomq.client.admin.times import instant_ms
 from triomq.client.errors import TrioMQError
@@ -67,13 +68,15 @@ async def read_queue(admin: Admin, queue: MessageQueue, reading: Reading) -> dic
     """Read a queue from the begin of the period to its present end; return what it holds."""
     first, stop = await admin.min_offset(queue), await admin.max_offset(queue)
     start = first if reading.begin is None else await admin.offset_by_time(queue, reading.begin)
+    end = stop
+    if reading.end is not None:
+        end = min(stop, await end_by_time(admin, queue, reading.end))
     before = len(reading.found)
-    while start < stop and not reading.full:
-        batch = await admin.read(queue, start, count=CHUNK_MESSAGES, end_offset=stop)
+    while start < end and not reading.full:
+        batch = await admin.read(queue, start, count=CHUNK_MESSAGES, end_offset=end)
         for message in batch:
             reading.take(queue, message)
-        late = reading.end is not None and batch and batch[-1].store_timestamp > reading.end
-        if len(batch) < CHUNK_MESSAGES or late:
+        if len(batch) < CHUNK_MESSAGES:
             break
         start = batch[-1].queue_offset + 1
     return {

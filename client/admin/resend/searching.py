@@ -57,8 +57,10 @@ async def search(
 
 async def search_queue(admin: Admin, queue: MessageQueue, found: QueueSearch) -> None:
     """Look at the messages of one queue, from the wanted time on."""
-    begin = found.selection.begin_ms
+    begin, end = found.selection.begin_ms, found.selection.end_ms
     stop = await admin.max_offset(queue)
+    if end is not None:
+        stop = min(stop, await end_by_time(admin, queue, end))
     start = (
         await admin.min_offset(queue) if begin is None else await admin.offset_by_time(queue, begin)
     )
@@ -68,3 +70,12 @@ async def search_queue(admin: Admin, queue: MessageQueue, found: QueueSearch) ->
         if len(batch) < CHUNK_MESSAGES:
             return
         start = batch[-1].queue_offset + 1
+
+
+async def end_by_time(admin: Admin, queue: MessageQueue, end_ms: int) -> int:
+    """Return where the messages of a queue end that are not later than a time, or one behind it.
+
+    A message may be later than those behind it, so only the broker knows. Brokers of 4.x return the
+    message whose time is nearest.
+    """
+    return await admin.offset_by_time(queue, end_ms + 1) + 1

@@ -82,11 +82,7 @@ class QueueSearch:
 
     def take(self, batch: Sequence[StoredMessage]) -> None:
         """Look at the next messages, until the search is over."""
-        end_ms = self.selection.end_ms
         for message in batch:
-            if end_ms is not None and message.store_timestamp > end_ms:
-                self.over = True
-                return
             self.looked += 1
             if self.selection.wants(message):
                 self.found.append(message)

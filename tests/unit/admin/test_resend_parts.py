@@ -7,8 +7,10 @@ from typing import Any, cast
 import attrs
 import pytest
 import trio
+from store_times import first_from
 
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.commands.reading import Reading, read_queue
 from triomq.client.admin.message_preview import preview
 from triomq.client.admin.resend.copy_sender import CopySender, SentCopy
 from triomq.client.admin.resend.message_copy import (
@@ -21,6 +23,7 @@ from triomq.client.admin.resend.message_copy import (
 from triomq.client.admin.resend.pace import SendPace
 from triomq.client.admin.resend.resend_command import search_notes, sent_result
 from triomq.client.admin.resend.resending import FAILURES_MAX, Resending, ResendOutcome
+from triomq.client.admin.resend.searching import search_queue
 from triomq.client.admin.resend.selection import (
     MessageSelection,
     QueueSearch,
@@ -139,8 +142,42 @@ def test_the_oldest_of_all_queues_come_in_order() -> None:
 def test_a_queue_with_one_message_more_than_wanted_is_searched_no_further() -> None:
     found = searched([stored(number) for number in range(5)], limit=2)
     assert (found.looked, len(found.found), found.over, found.cut_ms) == (3, 3, True, None)
-    late = searched([stored(number) for number in range(5)], end_ms=NOW + 1)
-    assert (late.looked, late.over) == (2, True)
+
+
+@attrs.define
+class OneQueue:
+    """In the place of an ``Admin``: what a broker answers about one queue."""
+
+    messages: list[StoredMessage]
+
+    async def min_offset(self, _: MessageQueue) -> int:
+        return 0
+
+    async def max_offset(self, _: MessageQueue) -> int:
+        return len(self.messages)
+
+    async def offset_by_time(self, _: MessageQueue, time_ms: int) -> int:
+        times = [message.store_timestamp for message in self.messages]
+        return first_from(times, time_ms, times[-1])
+
+    async def read(
+        self, _: MessageQueue, offset: int, *, count: int, end_offset: int
+    ) -> list[StoredMessage]:
+        return self.messages[offset : min(offset + count, end_offset)]
+
+
+async def test_a_period_is_read_past_a_message_of_the_future() -> None:
+    """It was stored while the clock was ahead; what came after it may be wanted."""
+    times = [*range(80), *[10**9] * 70, *range(80, 300)]
+    admin: Any = OneQueue([stored(number, at=time) for number, time in enumerate(times)])
+    begin, end = NOW + 50, NOW + 250
+    found = QueueSearch(selection(begin_ms=begin, end_ms=end, limit=1000), 1000, 1 << 20)
+    await search_queue(admin, QUEUES[0], found)
+    reading = Reading(begin, end, frozenset())
+    await read_queue(admin, QUEUES[0], reading)
+    for messages in (found.found, [message for _, message in reading.found]):
+        assert [message.store_timestamp - NOW for message in messages] == list(range(50, 251))
+    assert found.looked < len(times) - 49 - 40  # nothing far behind the period was read
 
 
 def test_a_search_that_is_cut_shows_no_message_behind_the_cut() -> None:

@@ -60,6 +60,7 @@ class Scene:
     offsets: ConsumerOffsets
     pops: Pops
     now: list[int]
+    """The wall clock and the steady one, in ms."""
 
     def take(self, first: int) -> None:
         self.pops.take(KEY, [first], first + 1, self.now[0], 60_000, 0)
@@ -72,13 +73,22 @@ class Scene:
 
 
 def scene(folder: Path) -> Scene:
-    log, now = Log(), [1_000_000]
+    log, now = Log(), [1_000_000, 0]
     offsets = open_consumer_offsets(folder, Version(lambda: 1))
     nothing: Any = None
     orders = open_order_table(folder, lambda: now[0])
     store: Any = SimpleNamespace(appended=SimpleNamespace(value=0))
     pops = Pops(
-        log, store, nothing, offsets, orders, PopSettings(), lambda: now[0], "broker-a", "R"
+        log,
+        store,
+        nothing,
+        offsets,
+        orders,
+        PopSettings(),
+        lambda: now[0],
+        "broker-a",
+        "R",
+        steady=lambda: now[1] / 1000,
     )
     return Scene(log, offsets, pops, now)
 
@@ -108,7 +118,8 @@ def test_slaves_are_not_told_positions_whose_check_points_they_lack(tmp_path: Pa
     it.take(1)
     it.take(2)
     it.log.disk = 3
-    it.now[0] += int(SAFE_SECONDS * 1000) + 1
+    it.now[0] -= 40 * 86_400_000  # the wall clock does not count
+    it.now[1] += int(SAFE_SECONDS * 1000) + 1
     it.pops.commit_covered()
     assert it.offsets.committed_offset(*KEY) == 3
     assert it.told() == {"T@G": {0: 1}, f"{COVERED[1]}@{COVERED[0]}": {0: 101}}
