@@ -381,9 +381,72 @@ def reads_wall_clock(tree: ast.AST) -> bool:
     )
 
 
+def reasons(name: str) -> dict[str, str]:
+    """Return a list of the folder tests: what -> why."""
+    rows = (ROOT / "tests" / name).read_text().splitlines()
+    return dict(row.split(": ", 1) for row in rows if row and not row.startswith("#"))
+
+
+STORED_TIME = re.compile(
+    r"(store|born|begin|end|last|full|flushed|log|queue|safe)_timestamp"
+    r"|(first_)?(store|stored|born|newest|modified)_(ms|time)|st_mtime(_ns)?"
+)
+ORDERING = ("min", "max", "sorted", "sort", "bisect_left", "bisect_right", "first_not")
+
+
+def called(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
+
+
+def compares_stored_times(tree: ast.AST, function: str = "") -> set[str]:
+    """Return the functions with a comparison, difference or order that names a stored time."""
+    compares = (
+        (isinstance(tree, ast.Compare) and not isinstance(tree.ops[0], ast.In | ast.Is | ast.IsNot))
+        or (isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Sub))
+        or (isinstance(tree, ast.Call) and called(tree) in ORDERING)
+    )
+    names = (
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name)
+    )
+    found = {function} if compares and any(map(STORED_TIME.fullmatch, names)) else set()
+    if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef):
+        function = tree.name
+    for node in ast.iter_child_nodes(tree):
+        found |= compares_stored_times(node, function)
+    return found
+
+
+def test_every_comparison_of_stored_times_says_why() -> None:
+    listed = reasons("stored_times.txt")
+    comparing = {
+        f"{path.relative_to(ROOT)} {function}"
+        for path, tree in TREES.items()
+        if path.relative_to(ROOT).parts[0] in SERVED
+        for function in compares_stored_times(tree)
+    }
+    assert comparing - listed.keys() == set(), (
+        "say in tests/stored_times.txt why, or go by an offset or a steady clock"
+    )
+    assert listed.keys() - comparing == set(), "these do not compare one any more"
+    assert all(listed.values())
+
+
+def test_the_rule_sees_comparisons_of_stored_times() -> None:
+    for text in (
+        "a.store_timestamp < b",
+        "now - stored_ms",
+        "xs.sort(key=lambda x: x.born_timestamp)",
+        "path.stat().st_mtime_ns >= b",
+    ):
+        assert compares_stored_times(ast.parse(f"def f():\n    def g():\n        {text}")) == {"g"}
+    for text in ("show(a.store_timestamp)", "x = stored_ms + 1", "stored_ms is None"):
+        assert compares_stored_times(ast.parse(text)) == set()
+
+
 def test_every_reader_of_the_wall_clock_says_why() -> None:
-    rows = (ROOT / "tests" / "wall_clocks.txt").read_text().splitlines()
-    listed = dict(row.split(": ", 1) for row in rows if row and not row.startswith("#"))
+    listed = reasons("wall_clocks.txt")
     reading = {
         str(path.relative_to(ROOT))
         for path, tree in TREES.items()
