@@ -42,7 +42,7 @@ from simulated_cluster import (
     force_out_in_time,
 )
 from simulated_delays import DELAYED_TOPIC, DelayedTraffic
-from simulated_plan import FAULTS, HistoryResult, Mode, Plan
+from simulated_plan import DAYS_40, FAULTS, HistoryResult, Mode, Plan
 from simulated_pops import ACTING_SETTINGS, POP_TOPIC, POSITIONS_SAVED_MS, PopTraffic
 from simulated_reading import NotReadable, read_queue, whole_records
 from simulated_requests import REQUEST_TOPIC, RequestTraffic
@@ -522,7 +522,7 @@ class _Played:
             steps = (
                 CLOCK_STEPS
                 if self.plan.timers or self.plan.pops
-                else (-3600, -5, *CLOCK_STEPS, 5, 3600)
+                else (-DAYS_40, -3600, *CLOCK_STEPS, 5, DAYS_40)
             )
             network.machines[network.address(name)].step_clock(choose.choice(steps))
         elif kind == "failed fsync":

@@ -20,6 +20,8 @@ FAULTS = (
     *("restart", "cut", "cut", "cut", "reset", "reset", "slow", "disk full", "clock", "member"),
     *("failed fsync", "failed fsync", "pause", "pause"),
 )
+DAYS_40 = 40 * 86_400.0
+"""Longer than retention, timers and invisible times reach."""
 POPS_EVERY = 12
 """Every so many histories have pops, which cost time."""
 
@@ -90,7 +92,7 @@ class Plan:
             faults=choose.randint(2, 7),
             second=choose.random() < 0.3,
             delays=choose.random() < 0.3,
-            jump=choose.choice((-3600.0, -3600.0, -60.0, 60.0, 3600.0)),
+            jump=choose.choice((-DAYS_40, -3600.0, -60.0, 3600.0, DAYS_40)),
             stuck=choose.random() < 0.5,
             detached=choose.random() < 0.6,
             orderly=choose.random() < 0.5,
