@@ -1,6 +1,7 @@
 """KeyIndex: which records carry a key.
 
-Files are filled one after the other; a query goes from the newest file to the oldest.
+Files are filled one after the other; a query goes from the newest file to the oldest. A file also
+ends where store times go back, so that they grow inside of each.
 
 Keys of a record, in this order: ``topic#UNIQ_KEY``, ``topic#word`` for every word of KEYS,
 ``topic#T#TAGS`` (since RocketMQ 5.5.0). The files have only the hashes, so a query may return

@@ -36,7 +36,7 @@ def promoted(plan: Plan) -> bool:
 
 
 def jumped(plan: Plan) -> bool:
-    """The clock of a master with delayed messages jumps by an hour."""
+    """The clock of a master with delayed messages jumps by an hour or more."""
     return abs(plan.jump) > 1000
 
 
@@ -57,8 +57,8 @@ def popped(plan: Plan) -> bool:
 
 FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "acknowledges_before_its_slave": (4, promoted),
-    "acknowledges_before_fsync": (41, alone),
-    "slave_acknowledges_before_fsync": (20, lambda plan: promoted(plan) and plan.power),
+    "acknowledges_before_fsync": (12, alone),
+    "slave_acknowledges_before_fsync": (47, lambda plan: promoted(plan) and plan.power),
     "readers_see_what_the_disk_lacks": (9, alone),
     "goes_on_after_a_failed_fsync": (0, lambda plan: plan.power),
     "recovery_trusts_the_page_cache": (38, lambda plan: plan.power and not plan.promote),
