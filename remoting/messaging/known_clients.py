@@ -52,6 +52,10 @@ CALL_CREDENTIALS: ContextVar[Mapping[str, str]] = ContextVar("CALL_CREDENTIALS")
 """Those of the call that a task serves; another call of the same client id may have others."""
 CALL_PEER: ContextVar[tuple[str, int]] = ContextVar("CALL_PEER")
 """The address of the call that a task serves."""
+SEEN_SECONDS, SEEN_SECONDS_WITHOUT_STREAM = 40.0, 15.0
+"""How long a living client may make no call: official clients send a heartbeat every 10 s (that of
+Rust 30 s), and open another stream as soon as one has broken.
+"""
 TYPES = {FilterType.TAG: TAG, FilterType.SQL: SQL92}
 
 
@@ -73,6 +77,11 @@ class KnownClient:
     """That of the call that made it, unverified; empty without one."""
     gone: bool = attrs.field(default=False, init=False)
     """Whether it was forgotten; calls of it may still be under way."""
+
+    def lives(self, now: float) -> bool:
+        """Return whether the client was heard as lately as one that runs. Checkpoint: never."""
+        streams = self.commands is not None
+        return now - self.seen <= (SEEN_SECONDS if streams else SEEN_SECONDS_WITHOUT_STREAM)
 
     @property
     def producer_topics(self) -> list[str]:

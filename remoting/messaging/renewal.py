@@ -1,7 +1,7 @@
 """Renew the invisible time of messages that push consumers hold.
 
 A push consumer of 5.x does not say how long it needs: the server hides its messages for a minute
-and renews that as long as the client lives. A client gives back the handle that came with the
+and renews that as long as the client is heard. A client gives back the handle that came with the
 message; the newest one is here. Source: proxy/…/receipt/DefaultReceiptHandleManager.java,
 common/RenewStrategyPolicy.java.
 """
@@ -109,13 +109,23 @@ class Renewals:
             await self.renew_due()
 
     async def renew_due(self) -> None:
-        """Renew what ends soon; give up what is held for too long."""
-        now = self.clock_ms()
-        due = [
+        """Renew what ends soon; give up what is held for too long.
+
+        What a client holds that is not heard any more is not renewed: it comes again at the end of
+        its time, or a little after the client is forgotten.
+        """
+        now, seen_now = self.clock_ms(), trio.current_time()
+        soon = [
             (key, held)
             for key, held in self.held.items()
             if held.message.handle.visible_at - now <= self.settings.renew_ahead_ms
         ]
+        due = []
+        for key, held in soon:
+            if held.client.lives(seen_now):
+                due.append((key, held))
+            elif held.message.handle.visible_at <= now:
+                self._drop(key, held)
         await self._at_brokers(due, self._renew_or_give_up)
 
     async def _at_brokers(

@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pytest
 import trio
 import trio.testing
 
 from triomq.remoting.errors import RequestTimeout
 from triomq.remoting.limits import Limits
-from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
+from triomq.remoting.messaging.known_clients import (
+    SEEN_SECONDS,
+    SEEN_SECONDS_WITHOUT_STREAM,
+    KnownClient,
+    KnownClients,
+)
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.popped_messages import RETURN_MS, PoppedMessage
 from triomq.remoting.messaging.renewal import FAILURES_MAX, REQUESTS_MAX, Renewals
 from triomq.remoting.messaging.status_codes import Refused
+from triomq.remoting.messaging.waiting_commands import WaitingCommands
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.headers.pop import (
     ChangeInvisibleTimeHeader,
@@ -122,6 +129,35 @@ async def test_what_is_held_for_too_long_comes_again_by_the_policy_of_its_group(
     brokers.now_ms += SETTINGS.renew_ms_max
     await renewals.renew_due()
     assert brokers.asked == [("b", 10_000)]
+    assert not renewals.held
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_what_a_client_holds_that_is_not_heard_any_more_is_not_renewed(
+    streams: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its process hangs, or its connection ended without a word of it."""
+    brokers = FakeBrokers()
+    renewals, client = made(brokers)
+    client.commands = WaitingCommands() if streams else None
+    renewals.add(client, popped(brokers, "b", 1), 0)
+
+    async def later(seconds: float) -> None:
+        await trio.sleep(seconds)
+        brokers.now_ms += round(seconds * 1000)
+        await renewals.renew_due()
+
+    patience = SEEN_SECONDS if streams else SEEN_SECONDS_WITHOUT_STREAM
+    client.seen = trio.current_time() + MINUTE_MS / 1000 - 9 - patience
+    await later(MINUTE_MS / 1000 - 9)
+    assert brokers.asked == [("b", MINUTE_MS)], "it is heard"
+    await later(MINUTE_MS / 1000 - 9)
+    assert len(brokers.asked) == 1
+    client.seen = trio.current_time()
+    await later(1)
+    assert len(brokers.asked) == 2, "it has come back in time"
+    await later(200)
+    assert len(brokers.asked) == 2
     assert not renewals.held
 
 
