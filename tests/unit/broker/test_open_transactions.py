@@ -130,3 +130,27 @@ async def test_an_end_may_be_faster_than_the_arrival_of_its_half() -> None:
     opened.finish([5])
     with pytest.raises(Rejected, match="has ended already"):
         requests._decide(header, half, opened, set())
+
+
+@pytest.mark.parametrize("last", ["disk", "slave"])
+async def test_progress_waits_for_the_disk_and_for_the_slaves(last: str) -> None:
+    """A slave that becomes master without the end of a transaction must not skip its half."""
+    saved: dict[str, int] = {}
+    ends = {"appended": 100, "disk": 100, "slave": 100, last: 99}
+    offsets: Any = SimpleNamespace(
+        committed_offset=lambda group, topic, queue_id: saved.get(topic),
+        commit=lambda group, topic, queue_id, offset: saved.update({topic: offset}),
+    )
+    appended, flushed = SimpleNamespace(value=100), SimpleNamespace(value=ends["disk"])
+    store: Any = SimpleNamespace(appended=appended, flushed=flushed)
+    durability: Any = SimpleNamespace(durable_now=lambda end: end <= ends["slave"])
+    transactions = Transactions(store, offsets, durability, lambda: 0)
+    transactions.open.arrived(3, 0.0)
+    transactions.open.op_record(0, [0])
+    transactions.open.finish([0])
+    for _ in range(2):
+        assert transactions.save_progress()
+        assert saved == {}
+    ends["slave"] = flushed.value = 100
+    assert not transactions.save_progress()
+    assert saved == {HALF_TOPIC: 1, OP_HALF_TOPIC: 1}
