@@ -15,7 +15,7 @@ import attrs
 
 from triomq.client.spark.errors import NotDelivered, SourceError, Unreachable
 from triomq.client.spark.name_servers import TopicAddresses
-from triomq.client.spark.sink.outgoing import QueueWish, SinkBatch
+from triomq.client.spark.sink.outgoing import QueueWish, Refuse, SinkBatch
 from triomq.client.spark.sink.sink_options import SinkOptions
 from triomq.client.spark.task_pull import POOL, ConnectionPool
 from triomq.remoting.client.blocking import BlockingConnection
@@ -82,6 +82,8 @@ class Delivery:
     pool: ConnectionPool = POOL
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    refuse: Refuse | None = None
+    """takes messages that a broker refuses for what they are; without it they fail the task"""
     acknowledged: dict[str, int] = attrs.field(factory=dict, init=False)
     """topic → messages"""
     stored_less_safely: int = attrs.field(default=0, init=False)
@@ -210,11 +212,21 @@ class Delivery:
             return
         name = ResponseCode(answer.code).name if answer.code in CODES else "an unknown code"
         reason = f"broker {sent.broker} refuses them with {answer.code} {name}: {answer.remark}"
+        if answer.code == ResponseCode.MESSAGE_ILLEGAL and self.refuse is not None:
+            self._sort_out(sent.batch, f"the broker refuses the message: {answer.remark}")
+            return
         if answer.code not in TEMPORARY:
             self._fail(sent.batch, sent.broker, sent.queue_id, reason)
         self._routes.pop(sent.batch.wish.topic, None)
         self._avoided.add(sent.broker)
         self._again(sent.batch, sent.broker, sent.queue_id, reason)
+
+    def _sort_out(self, batch: SinkBatch, reason: str) -> None:
+        """Find the messages of a batch that are refused: its halves are sent next, in order."""
+        if len(batch.elements) > 1:
+            self._waiting.extendleft(reversed(batch.halves()))
+        elif self.refuse is not None:
+            self.refuse(batch.elements[0].mark, reason)
 
     def _broken(self, broker: str) -> None:
         """Forget the connection to a broker and the routes; what was in flight is sent again."""
@@ -272,6 +284,8 @@ class Delivery:
 
     def _request(self, batch: SinkBatch, broker: str, queue_id: int) -> Command:
         elements = batch.elements
+        # RocketMQ's broker refuses a request without a body, and takes such a message in a batch.
+        alone = len(elements) == 1 and bool(elements[0].body)
         header = SendMessageHeader(
             producer_group=self.options.producer_group,
             topic=batch.wish.topic,
@@ -280,16 +294,16 @@ class Delivery:
             queue_id=queue_id,
             sys_flag=batch.sys_flag,
             born_timestamp=time.time_ns() // 1_000_000,
-            flag=elements[0].flag if len(elements) == 1 else 0,
+            flag=elements[0].flag if alone else 0,
             properties=elements[0].properties.decode()
-            if len(elements) == 1
+            if alone
             else properties_text({WAIT: "true"}),
             reconsume_times=0,
             unit_mode=False,
-            batch=len(elements) > 1,
+            batch=not alone,
             broker_name=broker,
         )
-        if len(elements) == 1:
+        if alone:
             return request(RequestCode.SEND_MESSAGE_V2, header, elements[0].body)
         body = encode_batch((each.flag, each.body, each.properties) for each in elements)
         return request(RequestCode.SEND_BATCH_MESSAGE, header, body)

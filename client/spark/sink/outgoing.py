@@ -3,7 +3,7 @@
 A message is one element of the body of SEND_BATCH_MESSAGE: flag, body, properties.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from triomq.client.spark.errors import RowRefused
 from triomq.remoting.errors import LocalProtocolError
 from triomq.remoting.protocol.batch import ELEMENT_BYTES
 from triomq.remoting.protocol.compression import compress_body
+from triomq.remoting.protocol.framing import FRAME_BYTES_MAX
 from triomq.remoting.protocol.ids import UniqueIds
 from triomq.remoting.protocol.message_properties import (
     DELAY,
@@ -32,6 +33,10 @@ ORIGIN = "__SPARK"
 """property: ``queryId/batchId/partition/row``, equal for a row that a repeated task sends again"""
 MESSAGES_MAX = 4096
 """messages of a batch"""
+BODY_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
+"""a frame also has a header of 32 KiB of properties, and less than 1 KiB of other fields"""
+Refuse = Callable[[Any, str], None]
+"""takes the mark of a row, and the reason why it is not sent"""
 
 
 class Element(NamedTuple):
@@ -41,6 +46,8 @@ class Element(NamedTuple):
     body: bytes
     properties: bytes
     sys_flag: int = 0
+    mark: Any = None
+    """what names the row if a broker refuses it"""
 
     @property
     def size_bytes(self) -> int:
@@ -105,27 +112,41 @@ class Rows:
     origin: str
     compress_over_bytes: int
     ids: UniqueIds
+    marks: tuple[int, ...] = ()
+    """positions of the columns that name a row"""
+    refuse: Refuse | None = None
+    """takes rows that cannot be messages; without it they raise"""
     _count: int = 0
 
     def of(self, batch: pa.RecordBatch, now_ms: int) -> Iterator[Row]:
         """Yield the rows of a record batch.
 
-        Raises: RowRefused for a row that cannot be a message. It names the row, never its body.
+        Raises: RowRefused for a row that cannot be a message, unless ``refuse`` takes it. It names
+            the row, never its body.
         """
         columns: list[Iterable[Any]] = [
             batch.column(self.places[name]).to_pylist() if name in self.places else repeat(None)
             for name in CELL_COLUMNS
         ]
-        for cells in map(Cells._make, zip(*columns)):
-            yield self._row(cells, now_ms)
+        marks: Iterable[Any] = repeat(None)
+        if self.marks:
+            marks = zip(*(batch.column(place).to_pylist() for place in self.marks))
+        for cells, mark in zip(map(Cells._make, zip(*columns)), marks):
+            try:
+                row = self._row(cells, mark, now_ms)
+            except RowRefused as error:
+                if self.refuse is None:
+                    raise
+                self.refuse(mark, str(error))
+            else:
+                yield row
             self._count += 1
 
-    def _row(self, row: Cells, now_ms: int) -> Row:
-        body = row.value
+    def _row(self, row: Cells, mark: Any, now_ms: int) -> Row:
+        # Without a body the message is a tombstone: in a compaction topic it deletes its key.
+        body = row.value or b""
         if isinstance(body, str):
             body = body.encode()
-        if not body:
-            raise self._refused("has no value: a message must have a body of at least one byte")
         topic = self.topic if self.topic is not None else row.topic
         if not topic:
             raise self._refused("has no topic")
@@ -155,6 +176,11 @@ class Rows:
                 f"has properties of {len(text)} bytes, the limit is {PROPERTIES_BYTES_MAX}: shorten"
                 " its headers"
             )
+        if len(body) > BODY_BYTES_MAX:
+            raise self._refused(
+                f"has a body of {len(body)} bytes; no broker takes a request of more than"
+                f" {FRAME_BYTES_MAX >> 20} MiB: send a reference to the content"
+            )
         packed, sys_flag = compress_body(body, threshold_bytes=self.compress_over_bytes)
         if len(packed) >= len(body):
             packed, sys_flag = body, 0
@@ -163,7 +189,7 @@ class Rows:
             raise self._refused("has one of brokerName and queueId; a queue needs both, or neither")
         return Row(
             QueueWish(topic, broker, -1 if queue_id is None else queue_id, row.sharding_key),
-            Element(row.flag or 0, packed, text, sys_flag),
+            Element(row.flag or 0, packed, text, sys_flag, mark),
             bool(level) or moment is not None,
         )
 
@@ -196,6 +222,12 @@ class SinkBatch:
     @property
     def sys_flag(self) -> int:
         return self.elements[0].sys_flag
+
+    def halves(self) -> "tuple[SinkBatch, SinkBatch]":
+        """Return two batches instead of this one."""
+        middle = len(self.elements) // 2
+        first, second = self.elements[:middle], self.elements[middle:]
+        return SinkBatch(self.wish, first), SinkBatch(self.wish, second)
 
 
 @attrs.define(eq=False)

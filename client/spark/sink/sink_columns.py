@@ -32,7 +32,12 @@ class SinkColumn:
 
 
 SINK_COLUMNS: tuple[SinkColumn, ...] = (
-    SinkColumn(name="value", types=(BINARY, STRING), meaning="the body; required, not empty"),
+    SinkColumn(
+        name="value",
+        types=(BINARY, STRING),
+        meaning="the body; required. Null or empty: a tombstone, which deletes its key in a"
+        " compaction topic",
+    ),
     SinkColumn(
         name="topic", types=(STRING,), meaning="the topic; required without the option `topic`"
     ),

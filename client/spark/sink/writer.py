@@ -11,6 +11,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -24,7 +25,7 @@ from pyspark.sql.datasource import (
 from triomq.client.spark.name_servers import RouteReader, TopicAddresses, writable
 from triomq.client.spark.shipped import Shipped
 from triomq.client.spark.sink.delivery import Delivery
-from triomq.client.spark.sink.outgoing import Packer, Rows
+from triomq.client.spark.sink.outgoing import Packer, Refuse, Rows
 from triomq.client.spark.sink.sink_options import SinkOptions
 from triomq.remoting.protocol.ids import UniqueIds
 
@@ -48,12 +49,39 @@ class TaskWriter:
     places: Mapping[str, int]
     query: str
     """names the write of a batch query in ``__SPARK``; a stream has the id of its query"""
+    marks: tuple[int, ...] = ()
+    """positions of the columns that name a row which is refused"""
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskDone:
         """Send every row, and wait for all acknowledgements.
 
         Raises: RowRefused, NotDelivered, SourceError, Unreachable.
         """
+        delivery = Delivery(self.options, self._find_route)
+        for _ in self._sent(batches, delivery, None):
+            pass
+        return TaskDone(delivery.acknowledged, delivery.stored_less_safely)
+
+    def refused(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[tuple[Any, str]]]:
+        """Send every row, and yield the mark and the reason of those that are refused, in parts.
+
+        Raises: NotDelivered, SourceError, Unreachable.
+        """
+        found: list[tuple[Any, str]] = []
+
+        def refuse(mark: Any, reason: str) -> None:
+            found.append((mark, reason))
+
+        delivery = Delivery(self.options, self._find_route, refuse=refuse)
+        for _ in self._sent(batches, delivery, refuse):
+            if found:
+                yield found.copy()
+                found.clear()
+
+    def _sent(
+        self, batches: Iterator[pa.RecordBatch], delivery: Delivery, refuse: Refuse | None
+    ) -> Iterator[None]:
+        """Yield behind each record batch, and when all is acknowledged."""
         context = TaskContext.get()
         query, batch_id, partition = self.query, "0", 0
         if context is not None:
@@ -66,20 +94,22 @@ class TaskWriter:
             f"{query}/{batch_id}/{partition}",
             self.options.compress_over_bytes,
             unique_ids(),
+            self.marks,
+            refuse,
         )
         packer = Packer(self.options.batch_bytes)
-        delivery = Delivery(self.options, self._find_route)
         try:
             for batch in batches:
                 for row in rows.of(batch, time.time_ns() // 1_000_000):
                     for full in packer.add(delivery.wish_of(row.wish), row):
                         delivery.submit(full)
+                yield
             for rest in packer.rest():
                 delivery.submit(rest)
             delivery.finish()
+            yield
         finally:
             delivery.close()
-        return TaskDone(delivery.acknowledged, delivery.stored_less_safely)
 
     def _find_route(self, topic: str) -> TopicAddresses | None:
         with RouteReader(self.options.name_server, self.options.access) as name_servers:

@@ -31,6 +31,8 @@ class FakeBrokers:
         self.requests: list[tuple[str, int, int]] = []
         self.faults: dict[str, list[Fault]] = {"a:1": [], "b:1": []}
         self.down: set[str] = set()
+        self.illegal: set[bytes] = set()
+        """bodies that no broker takes"""
         self.in_flight: dict[tuple[str, int], int] = {}
         self.most_in_flight = 0
         self.most_of_one_queue = 0
@@ -73,12 +75,14 @@ class FakeConnection:
         faults = self.brokers.faults[self.address]
         code = faults.pop(0)() if faults else int(ResponseCode.SUCCESS)
         self.brokers.requests.append((self.address, header.queue_id, command.code))
+        bodies = (
+            [body for _, body, _ in decode_batch(bytes(command.body))]
+            if command.code == RequestCode.SEND_BATCH_MESSAGE
+            else [bytes(command.body)]
+        )
+        if any(body in self.brokers.illegal for body in bodies):
+            code = ResponseCode.MESSAGE_ILLEGAL
         if code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_SLAVE_TIMEOUT):
-            bodies = (
-                [body for _, body, _ in decode_batch(bytes(command.body))]
-                if command.code == RequestCode.SEND_BATCH_MESSAGE
-                else [bytes(command.body)]
-            )
             self.brokers.stored.setdefault(place, []).extend(bodies)
         return response_to(command, code, None, b"", remark="because")
 
@@ -215,6 +219,36 @@ def test_a_refusal_that_a_retry_does_not_change_fails_at_once(brokers: FakeBroke
     with pytest.raises(NotDelivered, match=r"2 messages for orders/.*MESSAGE_ILLEGAL.*because"):
         sends.finish()
     assert len(brokers.requests) == 1
+
+
+def test_a_message_that_brokers_refuse_is_told_and_the_others_keep_their_order(
+    brokers: FakeBrokers,
+) -> None:
+    brokers.illegal = {b"3", b"17"}
+    refused: list[tuple[Any, str]] = []
+    sends = delivery(brokers)
+    sends.refuse = lambda mark, reason: refused.append((mark, reason))
+    wish = QueueWish("orders", "broker-a", 1)
+    elements = [Element(0, b"%d" % number, b"", 0, (number,)) for number in range(20)]
+    for begin in (0, 10):
+        sends.submit(SinkBatch(wish, elements[begin : begin + 10]))
+    sends.finish()
+    assert brokers.stored["a:1", 1] == [b"%d" % n for n in range(20) if n not in (3, 17)]
+    assert refused == [
+        ((3,), "the broker refuses the message: because"),
+        ((17,), "the broker refuses the message: because"),
+    ]
+    assert sends.acknowledged == {"orders": 18}
+    assert len(brokers.requests) < 20, "halves, not one by one"
+
+
+def test_a_tombstone_is_sent_as_a_batch(brokers: FakeBrokers) -> None:
+    """RocketMQ's broker takes a message without a body only in a batch."""
+    sends = delivery(brokers)
+    sends.submit(batch(b""))
+    sends.finish()
+    assert all_stored(brokers) == [b""]
+    assert brokers.requests[0][2] == RequestCode.SEND_BATCH_MESSAGE
 
 
 def test_a_missing_answer_is_sent_again(brokers: FakeBrokers) -> None:

@@ -144,13 +144,12 @@ def test_large_bodies_are_compressed_if_that_helps() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"value": None}, "row 1 of this task has no value"),
-        ({"value": b""}, "has no value"),
         ({"value": b"secret", "headers": [("h", "x\x01y")]}, "must not contain the characters"),
         (
-            {"value": b"secret", "key": "k" * 40_000},
-            "properties of 40... bytes, the limit is",
+            {"value": b"secret", "key": "字" * 11_000},
+            "properties of 33... bytes, the limit is",
         ),
+        ({"value": b"secret" * (1 << 22)}, "body of 25165824 bytes; no broker takes a request of"),
         ({"value": b"secret", "brokerName": "b"}, "has one of brokerName and queueId"),
     ],
 )
@@ -165,6 +164,37 @@ def test_a_row_that_cannot_be_a_message_is_named_without_its_body(
             ]
         )
     assert "secret" not in str(refused.value)
+
+
+def test_refused_rows_can_be_told_instead() -> None:
+    """The others are messages, numbered as if all were; a row without a body is a tombstone."""
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "value": ["a", None, "c", ""],
+            "key": ["k", "k", "k" * 40_000, "k"],
+            "place": [7, 8, 9, 10],
+        }
+    )
+    refused: list[tuple[Any, str]] = []
+    made = Rows(
+        {"value": 0, "key": 1},
+        "orders",
+        "q",
+        4096,
+        UniqueIds(b"\x7f\0\0\1", 1, 1),
+        (2,),
+        lambda mark, reason: refused.append((mark, reason)),
+    )
+    found = list(made.of(batch, 1_764_000_000_000))
+    assert [(row.element.body, row.element.mark) for row in found] == [
+        (b"a", (7,)),
+        (b"", (8,)),
+        (b"", (10,)),
+    ]
+    assert [properties(row)["__SPARK"] for row in found] == ["q/0", "q/1", "q/3"]
+    ((mark, reason),) = refused
+    assert mark == (9,)
+    assert reason.startswith("row 2 of this task has properties of 40")
 
 
 def test_a_row_without_a_topic() -> None:
