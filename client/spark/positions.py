@@ -123,12 +123,15 @@ def changes_since(
     bounds: Mapping[Queue, Bounds],
     begins: Mapping[Queue, int],
     recreated: Collection[Queue] = (),
+    unread: Mapping[Queue, int] = MappingProxyType({}),
 ) -> QueueChanges:
     """Compare a query's position with the bounds of the queues.
 
-    ``begins``: the first offset to read of queues that the position does not have. Lost are offsets
-    that retention deleted before they were read, offsets of a topic that was created again, and the
-    deleted begin of a new queue of a known topic.
+    ``begins``: the first offset to read of queues that the position does not have. ``unread``: the
+    first offset, stored later than the last message that was read, of queues that end before the
+    position. Lost are offsets that retention deleted before they were read, offsets of a topic that
+    was created again or of a broker that failed over, and the deleted begin of a new queue of a
+    known topic.
     """
     born: Offsets = {}
     losses: list[str] = []
@@ -158,11 +161,11 @@ def changes_since(
             born[queue] = found.least
             losses.append(lost(*queue, here, found.least, f"earliest is {found.least}"))
         elif here > found.end:
-            born[queue] = found.least
+            begin = born[queue] = min(max(unread.get(queue, found.end), found.least), found.end)
             losses.append(
                 f"{queue} ends at {found.end}, but the query has read up to {here}: the topic was"
-                " deleted and created again, or a broker failed over and lost messages; the queue"
-                f" begins at {found.least} now"
+                " deleted and created again, or a broker failed over and lost messages; what was"
+                f" stored after the last message that was read begins at {begin}"
             )
     return QueueChanges(born, losses)
 
@@ -182,11 +185,23 @@ class AvailableNowTarget:
         return cls({queue: max(begin, heads.get(queue, begin)) for queue, begin in begins.items()})
 
     def heads(self, bounds: Mapping[Queue, Bounds]) -> Offsets:
-        """Return the end of each queue for this run.
+        """Return the end of each queue that can be read now, for this run.
 
-        A target beyond the queue's end is lowered, so that the run ends.
+        A target beyond the queue's end is lowered, so that the run ends; a slave that is behind its
+        master lowers none.
         """
         for queue, found in bounds.items():
-            if queue in self.offsets and found.end < self.offsets[queue]:
+            if queue in self.offsets and found.end < self.offsets[queue] and not found.of_slave:
                 self.offsets[queue] = found.end
-        return dict(self.offsets)
+        return {
+            queue: min(target, bounds[queue].end)
+            for queue, target in self.offsets.items()
+            if queue in bounds
+        }
+
+    def unreached(self, position: Position) -> list[Queue]:
+        """Return the queues that the run has not read to their targets. Sorted."""
+        here = position.next
+        return sorted(
+            queue for queue, target in self.offsets.items() if here.get(queue, target) < target
+        )

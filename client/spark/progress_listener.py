@@ -6,7 +6,7 @@ Spark calls it in the driver after each micro-batch. Only sources that write our
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,28 +57,29 @@ class ProgressListener(StreamingQueryListener):
         """Take the numbers of a micro-batch."""
         progress = event.progress
         query = progress.name or str(progress.id)
-        for source in progress.sources:
-            done, heads = position_of(source.endOffset), position_of(source.latestOffset)
-            if done is None:
-                continue
-            lag = lag_of(done, heads)
-            with self._lock:
-                self._forget(query)
-                for queue, count in lag.items():
-                    self._values[LAG, labels_of(query, queue)] = count
-                rows = (ROWS, (("query", query),))
-                self._values[rows] = self._values.get(rows, 0) + source.numInputRows
-                self._values[RATE, (("query", query),)] = source.processedRowsPerSecond
-            if self._log:
-                logger.info(
-                    "query %s, batch %d: %d rows, %.0f rows/s, %d messages behind in %d queues",
-                    query,
-                    progress.batchId,
-                    source.numInputRows,
-                    source.processedRowsPerSecond,
-                    sum(lag.values()),
-                    sum(1 for count in lag.values() if count),
-                )
+        ours = [source for source in progress.sources if position_of(source.endOffset) is not None]
+        if not ours:
+            return
+        lag = lag_of_all(ours)
+        rows = sum(source.numInputRows for source in ours)
+        rate = sum(source.processedRowsPerSecond for source in ours)
+        labels = (("query", query),)
+        with self._lock:
+            self._forget(query)
+            for queue, count in lag.items():
+                self._values[LAG, labels_of(query, queue)] = count
+            self._values[ROWS, labels] = self._values.get((ROWS, labels), 0) + rows
+            self._values[RATE, labels] = rate
+        if self._log:
+            logger.info(
+                "query %s, batch %d: %d rows, %.0f rows/s, %d messages behind in %d queues",
+                query,
+                progress.batchId,
+                rows,
+                rate,
+                sum(lag.values()),
+                sum(1 for count in lag.values() if count),
+            )
         self._write()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
@@ -131,6 +132,16 @@ def lag_of(done: Position, heads: Position | None) -> dict[Queue, int]:
     """Return the number of unread messages of each queue."""
     ends: Mapping[Queue, int] = heads.next if heads is not None else {}
     return {queue: max(0, ends.get(queue, read) - read) for queue, read in done.next.items()}
+
+
+def lag_of_all(sources: Iterable[Any]) -> dict[Queue, int]:
+    """Return the unread messages of each queue; of two sources that read it, the later one's."""
+    lag: dict[Queue, int] = {}
+    for source in sources:
+        done, heads = position_of(source.endOffset), position_of(source.latestOffset)
+        for queue, count in (lag_of(done, heads) if done is not None else {}).items():
+            lag[queue] = max(count, lag.get(queue, 0))
+    return lag
 
 
 def labels_of(query: str, queue: Queue) -> Labels:

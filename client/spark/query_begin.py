@@ -1,5 +1,6 @@
 """Where a query begins and ends, and where queues begin that appear while it runs."""
 
+import logging
 from collections.abc import Mapping
 
 from triomq.client.spark.driver_client import DriverClient
@@ -9,13 +10,19 @@ from triomq.client.spark.offsets import Bounds, Offsets, Position, Queue
 from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.positions import at_timestamps, resolve
 
+logger = logging.getLogger(__name__)
 
-def initial_offsets(options: SourceOptions, cluster: DriverClient) -> Offsets:
+
+def initial_offsets(
+    options: SourceOptions, cluster: DriverClient, *, may_wait: bool = False
+) -> Offsets:
     """Return the begin of a new query, by times or by ``startingOffsets``.
+
+    ``may_wait``: the topics of a pattern may be created later.
 
     Raises: OptionError, SourceError, DataLoss, Unreachable.
     """
-    bounds = readable_bounds(options, cluster)
+    bounds = readable_bounds(options, cluster, may_wait=may_wait)
     if options.starting_times is not None:
         times = times_of_queues("startingOffsetsByTimestamp", options.starting_times, bounds)
         found = offsets_at(cluster, times)
@@ -96,6 +103,26 @@ def times_of_queues(
     return {queue: moment for queue, moment in wanted.items() if moment is not None}
 
 
+def first_unread(
+    cluster: DriverClient, position: Position, bounds: Mapping[Queue, Bounds]
+) -> Offsets:
+    """Return where messages begin that were not read, in queues that end before the position.
+
+    These are stored after the last message that was read: all of a topic that was created again,
+    and after a failover that lost messages those that came since. Queues of which that time is not
+    known, or whose broker does not answer, are left out.
+    """
+    times = {
+        queue: position.stored[queue] + 1
+        for queue, found in bounds.items()
+        if position.next.get(queue, 0) > found.end and queue in position.stored
+    }
+    found: Offsets = {}
+    for timestamp_ms, queues in by_time(times).items():
+        found.update(cluster.answered_offsets_at(queues, timestamp_ms))
+    return found
+
+
 def offsets_at(cluster: DriverClient, times: Mapping[Queue, int]) -> Offsets:
     """Return the offset for the time of each queue. Raises: Unreachable."""
     found: Offsets = {}
@@ -112,7 +139,9 @@ def by_time(times: Mapping[Queue, int]) -> dict[int, list[Queue]]:
     return queues
 
 
-def readable_bounds(options: SourceOptions, cluster: DriverClient) -> dict[Queue, Bounds]:
+def readable_bounds(
+    options: SourceOptions, cluster: DriverClient, *, may_wait: bool = False
+) -> dict[Queue, Bounds]:
     """Return the bounds of every queue of the query.
 
     Raises: SourceError if a topic does not exist, OptionError if an assigned queue does not exist,
@@ -120,10 +149,13 @@ def readable_bounds(options: SourceOptions, cluster: DriverClient) -> dict[Queue
     """
     cluster.refresh(at_once=True)
     if options.pattern is not None and not cluster.known_topics:
-        raise SourceError(
+        nothing = (
             f"no topic matches subscribePattern = {options.pattern.pattern!r}; a name must match as"
             " a whole, and system topics never match"
         )
+        if not may_wait:
+            raise SourceError(nothing)
+        logger.warning("%s: the query waits for one", nothing)
     absent = sorted(set(options.topics) - cluster.known_topics)
     if absent:
         raise SourceError(

@@ -41,7 +41,7 @@ from triomq.client.spark.positions import (
     recreated_queues,
     report_losses,
 )
-from triomq.client.spark.query_begin import begins_of_new_queues, initial_offsets
+from triomq.client.spark.query_begin import begins_of_new_queues, first_unread, initial_offsets
 from triomq.client.spark.shipped import Shipped
 from triomq.client.spark.silence import Silence
 from triomq.client.spark.topic_lives import LastMessage
@@ -122,7 +122,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         """
         if self._initial is None:
             began_ms = self._wall_ms()
-            begins = initial_offsets(self._options, self._cluster)
+            begins = initial_offsets(self._options, self._cluster, may_wait=True)
             self._initial = Position(
                 next=begins,
                 first=begins,
@@ -159,7 +159,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         if self._available_now and self._target is None and self._options.fail_on_data_loss:
             require_all(position, bounds)
         begins_of_new = begins_of_new_queues(self._options, self._cluster, position, bounds)
-        changes = changes_since(position, bounds, begins_of_new, recreated)
+        unread = first_unread(self._cluster, position, bounds)
+        changes = changes_since(position, bounds, begins_of_new, recreated, unread)
         report_losses(
             [loss for loss in changes.losses if self._is_new(loss)],
             fail_on_data_loss=self._options.fail_on_data_loss,
@@ -177,6 +178,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         limited = limit_heads(begins, heads, self._messages_max(begins, heads, limit))
         end = advance(position, limited, born)
         if end.next == position.next:
+            if self._target is not None and self._is_back(position, self._target):
+                return self.latestOffset(start, limit)
             self._progress.store(self._cluster, at_once=True)
             return start
         self._warned.clear()
@@ -193,6 +196,26 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
             filter_hash=self._options.filter_hash,
         ).to_json()
         return self._planned
+
+    def _is_back(self, position: Position, target: AvailableNowTarget) -> bool:
+        """Return whether a broker answers again whose messages belong to an AvailableNow run.
+
+        With failOnDataLoss=false a broker that stays away is left out with a warning: the next run
+        reads its messages.
+
+        Raises: Unreachable, SourceError.
+        """
+        left = target.unreached(position)
+        if not self._available_now or not left:
+            return False
+        answered = set(self._bounds)
+        wanted = position.only(lambda queue: queue in left)
+        found = without_late_slaves(wanted, self._completed(wanted, self._bounds))
+        if any(queue in found and queue not in answered for queue in left):
+            return True
+        if self._options.fail_on_data_loss:
+            require_all(wanted, {})
+        return False
 
     def _waits_for_more(
         self, begins: Mapping[Queue, int], heads: Mapping[Queue, int], limit: ReadLimit
@@ -263,6 +286,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         report_losses(losses, fail_on_data_loss=self._options.fail_on_data_loss)
         options = self._options
         may_skip = options.unavailable_broker_policy == "wait" and not options.fail_on_data_loss
+        if self._available_now and end == self._planned:
+            may_skip = False  # a run that ends would skip messages of a broker that is only away
         return partitions_of(
             ranges,
             options,

@@ -52,6 +52,21 @@ def test_rows_rate_and_lag(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert 'query q"1, batch 3: 14 rows, 5 rows/s, 15 messages behind in 1 queues' in caplog.text
 
 
+def test_all_sources_of_a_query_count() -> None:
+    """Of a queue that two of them read, the one that is farther behind."""
+    listener = ProgressListener(log=False)
+    first, second = (event("q", done, {A0: 25, B1: 9}, 10) for done in ({A0: 20}, {A0: 22, B1: 4}))
+    first.progress.sources += second.progress.sources
+    for _ in range(2):
+        listener.onQueryProgress(first)
+    assert [line for line in listener.text().splitlines() if not line.startswith("#")] == [
+        'triomq_spark_lag_messages{query="q",topic="orders",broker="broker-a",queue="0"} 5',
+        'triomq_spark_lag_messages{query="q",topic="orders",broker="broker-b",queue="1"} 5',
+        'triomq_spark_rows_total{query="q"} 40',
+        'triomq_spark_rows_per_second{query="q"} 10',
+    ]
+
+
 def test_a_path_that_cannot_be_written_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ from triomq.client.spark.errors import DataLoss, OptionError, SourceError, Unrea
 from triomq.client.spark.offsets import Bounds, Offsets, Queue
 from triomq.client.spark.options import SourceOptions, parse_options
 from triomq.client.spark.planning import QueueRange
+from triomq.client.spark.query_begin import initial_offsets
 from triomq.client.spark.stream_reader import RocketMQStreamReader
 
 A0, A1, B0, C0 = (
@@ -418,6 +419,41 @@ def test_available_now_waits_for_a_broker_that_comes_back() -> None:
     assert batch(source, start)[1] == [QueueRange(A0, 0, 30), QueueRange(B0, 0, 10)]
 
 
+@pytest.mark.parametrize("outcome", ["back", "fails", "left out", "slave"])
+def test_available_now_skips_nothing_of_a_broker_that_goes_away(outcome: str) -> None:
+    """It goes after the first batch; its messages are planned only when it answers."""
+    cluster = FakeCluster({A0: (0, 30), B0: (0, 10)})
+    given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
+    given |= {"failOnDataLoss": "false" if outcome == "left out" else "true"}
+    source = reader(cluster, **given)
+    source.prepareForTriggerAvailableNow()
+    end, plan = batch(source, source.initialOffset(), ReadMaxRows(20))
+    assert plan == [QueueRange(A0, 0, 15), QueueRange(B0, 0, 5)]
+    if outcome == "slave":
+        cluster.slaves = frozenset({"broker-b"})
+        cluster.set(B0, 0, 6)
+        end, plan = batch(source, end, ReadMaxRows(20))
+        assert QueueRange(B0, 5, 6) in plan
+    else:
+        cluster.silent.add("broker-b")
+        end, plan = batch(source, end, ReadMaxRows(20))
+        assert plan == [QueueRange(A0, 15, 30)]
+    if outcome == "back":
+        answer = cluster.all_bounds
+        cluster.all_bounds = lambda queues: (cluster.silent.clear(), answer(queues))[1]  # type: ignore[method-assign]
+        assert batch(source, end, ReadMaxRows(20))[1] == [QueueRange(B0, 5, 10)]
+    elif outcome == "left out":
+        tasks = source.partitions(through_the_log(source.initialOffset()), through_the_log(end))
+        assert {task.value.skip_after_ms for task in tasks} == {None}
+        assert source.latestOffset(end, ReadMaxRows(20)) is end
+        cluster.silent.clear()
+        source.prepareForTriggerAvailableNow()
+        assert batch(source, end, ReadMaxRows(20))[1] == [QueueRange(B0, 5, 10)], "the next run"
+    else:
+        with pytest.raises(Unreachable, match="broker-b"):
+            source.latestOffset(end, ReadMaxRows(20))
+
+
 def test_available_now_misses_queues_that_are_gone() -> None:
     cluster = FakeCluster({A0: (0, 30), B0: (0, 10)})
     first = reader(cluster, startingOffsets="earliest")
@@ -512,7 +548,7 @@ def test_an_allowed_loss_is_skipped_and_logged_once(caplog: pytest.LogCaptureFix
     source = reader(cluster, startingOffsets="earliest", failOnDataLoss="false")
     end, _ = batch(source, source.initialOffset())
     cluster.set(A0, 14, 20)
-    cluster.set(B0, 0, 3)  # deleted and created again
+    cluster.set(B0, 0, 3, created_ms=9_000)  # deleted and created again
     with caplog.at_level(logging.WARNING):
         end, plan = batch(source, end)
         assert source.latestOffset(end, ReadAllAvailable()) is end
@@ -521,9 +557,28 @@ def test_an_allowed_loss_is_skipped_and_logged_once(caplog: pytest.LogCaptureFix
     assert caplog.text.count("deleted and created again") == 1
     cluster.set(B0, 0, 10)
     end, _ = batch(source, end)
-    cluster.set(B0, 0, 3)  # and again, at the same offset
+    cluster.set(B0, 0, 3, created_ms=19_000)  # and again, at the same offset
     batch(source, end)
     assert caplog.text.count("deleted and created again") == 2
+
+
+@pytest.mark.parametrize("knows_times", [True, False])
+def test_after_a_failover_that_lost_a_tail_only_new_messages_are_read(knows_times: bool) -> None:
+    """Offsets 8 and 9 were read and are gone; the new master has stored offset 8 again."""
+    cluster = FakeCluster({A0: (0, 10)})
+    source = reader(cluster, startingOffsets="earliest", failOnDataLoss="false")
+    end, _ = batch(source, source.initialOffset())
+    if not knows_times:
+        del end["stored"]
+    cluster.set(A0, 0, 9)
+    cluster.by_time = {A0: 8}
+    strict = reader(cluster)
+    with pytest.raises(DataLoss, match=r"ends at 9, but the query has read up to 10: .*failed"):
+        strict.latestOffset(end, ReadAllAvailable())
+    end, plan = batch(source, end)
+    assert plan == ([QueueRange(A0, 8, 9)] if knows_times else [])
+    cluster.set(A0, 0, 12)
+    assert batch(source, end)[1] == [QueueRange(A0, 9, 12)]
 
 
 @pytest.mark.parametrize("end_now", [4, 10, 80])
@@ -863,11 +918,15 @@ def test_topics_of_a_pattern_come_and_go(caplog: pytest.LogCaptureFixture) -> No
     cluster = FakeCluster({A0: (0, 10), other: (0, 2)})
     cluster.topics = set()
     pattern = {"subscribe": "", "subscribePattern": "ord.*"}
-    with pytest.raises(SourceError, match=r"no topic matches subscribePattern = 'ord\.\*'"):
-        reader(cluster, **pattern).initialOffset()
-    cluster.topics = {"orders", "ordinary"}
+    held, cluster.held = cluster.held, {}
     source = reader(cluster, startingOffsets="earliest", **pattern)
-    end, plan = batch(source, source.initialOffset())
+    start = source.initialOffset()
+    assert source.latestOffset(start, ReadAllAvailable()) is start, "waits"
+    assert "no topic matches subscribePattern = 'ord.*'" in caplog.text
+    with pytest.raises(SourceError, match=r"no topic matches subscribePattern = 'ord\.\*'"):
+        initial_offsets(options(**pattern), cluster)  # type: ignore[arg-type]
+    cluster.topics, cluster.held = {"orders", "ordinary"}, held
+    end, plan = batch(source, start)
     assert plan == [QueueRange(A0, 0, 10), QueueRange(other, 0, 2)] or len(plan) == 2
     narrower = reader(cluster, **{**pattern, "subscribePattern": "orders"})
     del cluster.held[other]
