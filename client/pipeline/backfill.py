@@ -1,8 +1,8 @@
 """How does a store directory become the begin of a lake, and where does the live query go on?
 
 The stores of stopped brokers are read in steps, each a part of a log and one batch of the tables.
-``backfill.json`` in the checkpoint has the offsets of all steps before the first one is read: a
-backfill that is run again takes the same steps, and a table replaces the batch that it has. The
+A record in the checkpoint has the offsets of all steps before the first one is read: a backfill
+that is run again takes the same steps, and a table replaces the batch that it has. The
 live query begins at the offsets where the last step of each store ends.
 """
 
@@ -16,12 +16,14 @@ import attrs
 from pyspark.sql import DataFrame, SparkSession
 
 from triomq.client.pipeline.batch import BatchWork
-from triomq.client.pipeline.checkpoints import rows_checkpoint
+from triomq.client.pipeline.checkpoints import RUN, rows_checkpoint
 from triomq.client.pipeline.dead_letters import open_dead_letters
 from triomq.client.pipeline.errors import PipelineError
 from triomq.client.pipeline.origin import SOURCE_SCHEMA, with_origin
 from triomq.client.pipeline.spec import SourceSpec, Spec, resolved, start_ms
+from triomq.client.pipeline.tables.files import Files
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
+from triomq.client.pipeline.tables.locks import WriteLock, locked
 from triomq.client.pipeline.tables.opening import open_table
 from triomq.client.spark.offset_options import ANY, EARLIEST
 from triomq.client.spark.offsets import Offsets, flat, nested
@@ -32,6 +34,10 @@ from triomq.client.spark.store.store_source import RocketMQStoreDataSource
 STEP_BYTES = 4 << 30
 """of the log in one batch, whose rows Spark keeps until all tables have them"""
 VERSION = 1
+FOLDER = "backfill"
+"""in the checkpoint: the records, and the writer's id of the batches"""
+RECORD = "steps-"
+"""begin of a record's name; the number of the steps that are done follows"""
 KEPT_OPTIONS = ("tags", "failondataloss")
 """options of the topics that a store has too; the others are about servers and times"""
 REFUSED_OPTIONS = ("filtersql", "assign")
@@ -48,7 +54,7 @@ class BackfillStep:
 
 @attrs.frozen(kw_only=True)
 class Backfill:
-    """A backfill as ``backfill.json`` has it."""
+    """A backfill as its record has it."""
 
     steps: tuple[BackfillStep, ...]
     done: int = 0
@@ -111,28 +117,41 @@ def run_backfill(
     ``options``: further options of ``format("rocketmq-store")``, such as ``snapshot``.
     ``step_bytes``: bytes of a log in one batch.
 
-    Raises: PipelineError; SourceError if a store cannot be read.
+    Raises: PipelineError; LockHeld while another process runs the pipeline; SourceError if a store
+        cannot be read.
     """
     files = HadoopFiles(session)
+    with locked(files, files.absolute(spec.run.checkpoint), RUN) as lock:
+        return _run_backfill(session, spec, stores, options or {}, step_bytes, files, lock)
+
+
+def _run_backfill(
+    session: SparkSession,
+    spec: Spec,
+    stores: Mapping[str, str],
+    options: Mapping[str, str],
+    step_bytes: int,
+    files: HadoopFiles,
+    lock: WriteLock,
+) -> Backfill:
     checkpoint = files.absolute(spec.run.checkpoint)
     check_not_begun(files, spec)
-    chosen = {**(options or {}), **store_options(spec.source)}
+    chosen = {**options, **store_options(spec.source)}
     known = read_backfill(files, checkpoint)
     if known is None:
         known = plan_backfill(stores, chosen, step_bytes)
-        files.make_folder(checkpoint)
-        files.write_text(record_path(checkpoint), known.to_json())
+        write_record(files, checkpoint, known)
     elif known.brokers != set(stores):
         raise PipelineError(
             f"the backfill of {checkpoint} was begun with the stores of"
             f" {', '.join(sorted(known.brokers))}; give the same ones, or another checkpoint"
         )
     session.dataSource.register(RocketMQStoreDataSource)
-    writer = f"{checkpoint}/backfill"
+    writer = f"{checkpoint}/{FOLDER}"
     work = BatchWork(
         spec=spec,
-        sink=open_table(session, spec.sink, writer),
-        dead_letters=open_dead_letters(session, spec, writer),
+        sink=open_table(session, spec.sink, writer, lock),
+        dead_letters=open_dead_letters(session, spec, writer, lock),
     )
     for number in range(known.done, len(known.steps)):
         step = known.steps[number]
@@ -144,7 +163,7 @@ def run_backfill(
             good=known.good + counts.good,
             bad=known.bad + sum(counts.bad.values()),
         )
-        files.write_text(record_path(checkpoint), known.to_json())
+        write_record(files, checkpoint, known)
     return known
 
 
@@ -217,19 +236,28 @@ def store_options(source: SourceSpec) -> dict[str, str]:
 # The record
 
 
-def record_path(checkpoint: str) -> str:
-    return f"{checkpoint}/backfill.json"
+def write_record(files: Files, checkpoint: str, known: Backfill) -> None:
+    """Write the record of a step. A record is never changed: the one of the last step counts."""
+    path = f"{checkpoint}/{FOLDER}/{RECORD}{known.done:06}.json"
+    files.create_text(path, known.to_json())
+    for old in _records(files, checkpoint):
+        if old < path:
+            files.delete(old)
 
 
-def read_backfill(files: HadoopFiles, checkpoint: str) -> Backfill | None:
+def _records(files: Files, checkpoint: str) -> list[str]:
+    found = files.children(f"{checkpoint}/{FOLDER}")
+    return [file.path for file in found if file.name.startswith(RECORD)]
+
+
+def read_backfill(files: Files, checkpoint: str) -> Backfill | None:
     """Return the backfill of a checkpoint; None if there is none. Raises: PipelineError."""
-    path = record_path(checkpoint)
-    # A crash in between leaves the new file under its first name.
-    path = next((each for each in (path, f"{path}.new") if files.exists(each)), "")
-    if not path:
+    path = max(_records(files, checkpoint), default="")
+    text = files.read_text(path) if path else None
+    if text is None:
         return None
     try:
-        document = json.loads(files.read_text(path))
+        document = json.loads(text)
         if document["v"] != VERSION:
             raise ValueError(f"version {document['v']}")
         steps = tuple(

@@ -12,7 +12,7 @@ from triomq.client.pipeline.dead_letters import DeadLetters
 from triomq.client.pipeline.decoders import decode
 from triomq.client.pipeline.errors import PipelineError
 from triomq.client.pipeline.joins import apply_joins
-from triomq.client.pipeline.origin import REASON, VALUE
+from triomq.client.pipeline.origin import PLACE, REASON, VALUE
 from triomq.client.pipeline.rules import apply_rules
 from triomq.client.pipeline.spec import Spec
 from triomq.client.pipeline.tables.table import LakeTable
@@ -42,28 +42,53 @@ class BatchWork:
     def take(self, frame: DataFrame, batch: int) -> BatchCounts:
         """Bring a batch into its tables; they may take it again.
 
+        The sink comes first: a topic may refuse rows, which are dead letters then.
+
         The source is read once: the decoded rows stay in Spark's cache until both tables have them.
         """
         rows = decoded(frame, self.spec).persist()
+        refused: DataFrame | None = None
         try:
             counts = count_rows(rows)
-            if self.dead_letters is not None:
-                # An empty batch too: it replaces what an earlier run has left.
-                self.dead_letters.write(rows.where(sf.col(REASON).isNotNull()), batch)
-            elif counts.bad:
-                reason = next(iter(counts.bad))
-                raise PipelineError(
-                    f"{sum(counts.bad.values())} rows are bad ({reason}), and the pipeline has no"
-                    " place for them; add [dead_letters] with a path or a topic"
-                )
+            if self.dead_letters is None and counts.bad:
+                raise no_place(counts.bad)
             good = apply_joins(good_rows(rows), self.spec.joins)
             if self.spec.sink.mode == "changes":
                 self.sink.upsert(good, self.spec.sink.key)
             else:
-                self.sink.append(good, batch)
+                refused = self.sink.append(good, batch)
+            bad = rows.where(sf.col(REASON).isNotNull())
+            if refused is not None and not refused.isEmpty():
+                more = rows.drop(REASON).join(refused, list(PLACE)).select(*rows.columns)
+                counts = with_refused(counts, count_rows(more))
+                bad = bad.unionByName(more)
+            if self.dead_letters is not None:
+                # An empty batch too: it replaces what an earlier run has left.
+                self.dead_letters.write(bad, batch)
+            elif counts.bad:
+                raise no_place(counts.bad)
         finally:
+            if refused is not None:
+                refused.unpersist()
             rows.unpersist()
         return counts
+
+
+def no_place(bad: Mapping[str, int]) -> PipelineError:
+    """Return the error of a batch with bad rows and no dead letters."""
+    return PipelineError(
+        f"{sum(bad.values())} rows are bad ({next(iter(bad))}), and the pipeline has no place for"
+        " them; add [dead_letters] with a path or a topic"
+    )
+
+
+def with_refused(counts: BatchCounts, refused: BatchCounts) -> BatchCounts:
+    """Return the counts with good rows that the sink's topic has refused."""
+    number = sum(refused.bad.values())
+    bad = {reason: counts.bad.get(reason, 0) for reason in {**counts.bad, **refused.bad}}
+    for reason, more in refused.bad.items():
+        bad[reason] += more
+    return BatchCounts(good=counts.good - number, bad=bad)
 
 
 def decoded(frame: DataFrame, spec: Spec) -> DataFrame:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+RUN = "run"
+"""the lock of a process that brings batches into the tables: ``run`` and ``backfill``"""
+UPKEEP = "upkeep"
+"""the lock of ``compact``, which may run beside ``run``"""
+REPLAY = "replay"
+"""the lock of ``replay``"""
+
 
 def rows_checkpoint(checkpoint: str) -> str:
     """Return the folder of the query that keeps rows."""

@@ -93,7 +93,10 @@ COMMANDS: dict[str, tuple[str, tuple[PipelineOption, ...]]] = {
     ),
     "check": (
         "look for mistakes in the file, and with Spark in its SQL, columns and joins",
-        (flag("--file-only", "without Spark: only what the file itself shows"),),
+        (
+            flag("--file-only", "without Spark: only what the file itself shows"),
+            flag("--online", "ask the servers too: topics, permissions, limits of sizes"),
+        ),
     ),
     "run": (
         "run the pipeline until Ctrl-C or SIGTERM; the batch in progress ends first",

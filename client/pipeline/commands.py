@@ -173,6 +173,11 @@ def check(options: argparse.Namespace) -> Answer:
     """Print all mistakes; those that need Spark only if there are no others."""
     spec = read_spec(options.file)
     mistakes = check_spec(spec)
+    if not mistakes and options.online:
+        # Not for the file alone: start-up time.
+        from triomq.client.pipeline.online_check import check_online
+
+        mistakes = check_online(spec)
     if not mistakes and not options.file_only:
         # Not for the file alone: start-up time.
         from triomq.client.pipeline.session_check import check_in_session
@@ -222,6 +227,7 @@ def replay(options: argparse.Namespace) -> Answer:
     lines = [f"{done.sent} dead letters were sent again"]
     if done.left_out:
         lines.append(f"{done.left_out} were left out, since they were sent before (--again)")
+    lines += [f"{count} stay dead letters: {reason}" for reason, count in done.refused.items()]
     return Answer(attrs.asdict(done), lines)
 
 

@@ -125,7 +125,7 @@ def module_text(spec: Spec, file: str) -> str:
         parts.append(table_text(spec.dead_letters, f"{name}_dead_letters", "bad rows", query))
     for number, window in enumerate(spec.windows):
         table = attrs.evolve(window.table, partition_by=("mq_date",))
-        query = f"totals_of(good_rows(), SPEC.windows[{number}])"
+        query = f"totals_of({rows}, SPEC.windows[{number}])"
         parts.append(table_text(table, f"{name}_{table_name(window.name)}", "totals", query))
     return "".join(parts)
 

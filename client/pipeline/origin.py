@@ -17,6 +17,8 @@ VALUE = "mq_value"
 """the body; lake tables do not have it, dead letters do"""
 REASON = "mq_reason"
 """why a row is bad; null for good rows"""
+PLACE = {"mq_topic": "string", "mq_broker": "string", "mq_queue": "int", "mq_offset": "bigint"}
+"""the columns that name one message, with their types"""
 POSITION = ("mq_time", "mq_broker", "mq_queue", "mq_offset")
 """the columns by which one row of a key is newer than another"""
 

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,11 +22,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from triomq.client.pipeline.backfill import after_backfill
 from triomq.client.pipeline.batch import BatchCounts, BatchWork, decoded, good_rows
-from triomq.client.pipeline.checkpoints import rows_checkpoint, window_checkpoint
+from triomq.client.pipeline.checkpoints import RUN, rows_checkpoint, window_checkpoint
 from triomq.client.pipeline.dead_letters import open_dead_letters
 from triomq.client.pipeline.joins import apply_joins
 from triomq.client.pipeline.origin import live_rows
 from triomq.client.pipeline.spec import SourceSpec, Spec
+from triomq.client.pipeline.spec_check import loops
 from triomq.client.pipeline.status import (
     STATUS_FILE,
     PipelineStatus,
@@ -35,7 +37,9 @@ from triomq.client.pipeline.status import (
     write_status,
 )
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
+from triomq.client.pipeline.tables.locks import WriteLock, locked
 from triomq.client.pipeline.tables.opening import open_table
+from triomq.client.pipeline.upkeep import finish_merges
 from triomq.client.pipeline.windows import totals_of, totals_table
 from triomq.client.spark.progress_listener import lag_of, position_of
 
@@ -120,12 +124,22 @@ class PipelineRun:
         self._queries: dict[str, RunningQuery] = {}
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
+        self._held = ExitStack()
+        self._lock = WriteLock()
 
     def start(self) -> None:
-        """Open the tables and start the queries. Raises: PipelineError."""
+        """Open the tables and start the queries.
+
+        Raises: PipelineError; LockHeld if another process runs the pipeline; SpecError if it would
+            read what it writes.
+        """
+        for mistake in loops(self._spec):
+            raise mistake
         self._files.make_folder(self._checkpoint)
+        self._lock = self._held.enter_context(locked(self._files, self._checkpoint, RUN))
         self._write_status("running")
         try:
+            finish_merges(self._session, self._spec)
             self._spec = after_backfill(self._files, self._spec)
             self._start_rows()
             for window in self._spec.windows:
@@ -134,6 +148,7 @@ class PipelineRun:
             self.stop()
             self._end_queries()
             self._write_status("failed", cause_of(error))
+            self._held.close()
             raise
 
     def stop(self) -> None:
@@ -145,6 +160,10 @@ class PipelineRun:
 
         Returns: the last status, ``stopped`` or ``failed``.
         """
+        with self._held:
+            return self._wait()
+
+    def _wait(self) -> PipelineStatus:
         while self._are_active():
             self._end_idle_queries()
             if self._take_progress():
@@ -162,8 +181,8 @@ class PipelineRun:
         checkpoint = rows_checkpoint(self._checkpoint)
         work = BatchWork(
             spec=self._spec,
-            sink=open_table(self._session, self._spec.sink, checkpoint),
-            dead_letters=open_dead_letters(self._session, self._spec, checkpoint),
+            sink=open_table(self._session, self._spec.sink, checkpoint, self._lock),
+            dead_letters=open_dead_letters(self._session, self._spec, checkpoint, self._lock),
         )
         rows = live_rows(self._session, self._spec.source)
         self._start(ROWS, rows, checkpoint, work.take)
@@ -171,10 +190,14 @@ class PipelineRun:
     def _start_window(self, name: str) -> None:
         (window,) = (each for each in self._spec.windows if each.name == name)
         checkpoint = window_checkpoint(self._checkpoint, name)
-        table = open_table(self._session, totals_table(window), checkpoint)
+        table = open_table(self._session, totals_table(window), checkpoint, self._lock)
         rows = decoded(live_rows(self._session, without_commits(self._spec.source)), self._spec)
         totals = totals_of(apply_joins(good_rows(rows), self._spec.joins), window)
-        self._start(name, totals, checkpoint, table.append)
+
+        def take(frame: DataFrame, batch: int) -> None:
+            table.append(frame, batch)
+
+        self._start(name, totals, checkpoint, take)
 
     def _start(
         self,
@@ -244,7 +267,7 @@ class PipelineRun:
             if folder is not None:
                 write_status(folder, status)
             else:
-                self._files.write_text(f"{self._checkpoint}/{STATUS_FILE}", status.to_json())
+                self._files.replace_text(f"{self._checkpoint}/{STATUS_FILE}", status.to_json())
         except Exception as error:  # rows matter more than their count
             logger.warning("the status of the pipeline cannot be written: %s", error)
         return status

@@ -15,10 +15,12 @@ from pyspark.sql import SparkSession
 
 from triomq.client.pipeline.errors import SessionError
 from triomq.client.pipeline.spec import Spec, resolved
+from triomq.client.pipeline.tables.parquet import MICROSECONDS, TIMESTAMP_TYPE
 from triomq.client.spark.java_runtime import JavaNotFound, prepare_java
 
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
+    TIMESTAMP_TYPE: MICROSECONDS,
     # An expression of a rule that cannot be computed is null: one message must not stop a pipeline.
     "spark.sql.ansi.enabled": "false",
     "spark.python.unix.domain.socket.enabled": "true",

@@ -66,7 +66,7 @@ class SessionCheck:
         self.check_table(self.spec.sink, "sink", joined.columns)
         for number, window in enumerate(self.spec.windows, 1):
             key = f"windows[{number}]"
-            self.tried(f"{key}.totals", good, partial(totals_of, good, window))
+            self.tried(f"{key}.totals", joined, partial(totals_of, joined, window))
         return self.mistakes
 
     def add(self, key: str, cause: str, fix: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 
@@ -173,6 +174,12 @@ def check_table(
         )
     if table.mode == "changes" and (key != "sink" or table.kind == "topic"):
         mistakes.add(f"{key}.mode", "only a sink with a path takes changes", "remove mode and key")
+    if table.mode == "changes" and table.kind == "parquet" and table.keep_days is not None:
+        mistakes.add(
+            f"{key}.keep_days",
+            "a table of changes in Parquet has no dates to delete",
+            "remove it, or use kind delta or iceberg",
+        )
     try:
         options = resolved(table.options, environment)
     except ValueError as error:
@@ -204,10 +211,36 @@ def check_dead_letters(spec: Spec, mistakes: Mistakes) -> None:
             "the section is missing, and rows may be bad",
             'add [dead_letters] with path = "dead-letters" or topic = "orders-dead"',
         )
-    reads = spec.source.topics
+    mistakes.found += loops(spec)
+
+
+def loops(spec: Spec) -> list[SpecError]:
+    """Return the mistakes of topics that the pipeline would write to and read again for ever.
+
+    A topic of the same name at other name servers is another topic; ``check --online`` finds out
+    whether they are of one cluster.
+    """
+    source = spec.source
+    found = []
     for key, table in tables_of(spec):
-        if table.topic is not None and table.topic in reads:
-            mistakes.add(f"{key}.topic", "the pipeline reads this topic", "name another topic")
+        if table.topic is None or not shares_server(table.name_server, source.name_server):
+            continue
+        if table.topic in source.topics:
+            cause, fix = "the pipeline reads this topic", "name another topic"
+        elif source.pattern is not None and re.fullmatch(source.pattern, table.topic):
+            cause = f"source.pattern {source.pattern!r} matches it, so the pipeline reads it"
+            other = f"(?!{re.escape(table.topic)}$)(?:{source.pattern})"
+            fix = f"name another topic, or write pattern = '{other}'"
+        else:
+            continue
+        found.append(SpecError(spec.path, f"{key}.topic", cause, fix))
+    return found
+
+
+def shares_server(first: str | None, second: str) -> bool:
+    """Return whether two lists of name servers have one in common."""
+    one, other = ({part.strip() for part in text.split(";")} for text in (first or second, second))
+    return bool(one & other)
 
 
 def check_window(window: WindowSpec, key: str, mistakes: Mistakes) -> None:

@@ -8,9 +8,12 @@ from datetime import UTC, date, datetime, timedelta
 import attrs
 from pyspark.sql import SparkSession
 
-from triomq.client.pipeline.checkpoints import rows_checkpoint, window_checkpoint
+from triomq.client.pipeline.checkpoints import UPKEEP, rows_checkpoint, window_checkpoint
 from triomq.client.pipeline.spec import Spec, TableSpec
+from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
+from triomq.client.pipeline.tables.locks import LockHeld, locked
 from triomq.client.pipeline.tables.opening import open_table
+from triomq.client.pipeline.tables.parquet import ParquetTable
 from triomq.client.pipeline.windows import totals_table
 
 
@@ -29,19 +32,34 @@ def keep_up(session: SparkSession, spec: Spec, *, before: date | None = None) ->
 
     ``before``: today in UTC if it is not given. The pipeline may run meanwhile.
 
-    Raises: PipelineError.
+    Raises: PipelineError; LockHeld if another process does the same.
     """
     today = datetime.now(UTC).date()
     done = []
-    for table, checkpoint in tables_of(spec):
-        opened = open_table(session, table, checkpoint)
-        expired = 0
-        if table.keep_days is not None:
-            expired = opened.expire(today - timedelta(days=table.keep_days))
-        merged = opened.compact(before or today) if table.mode == "append" else 0
-        place = table.path or table.topic or ""
-        done.append(TableUpkeep(place=place, files_merged=merged, dates_deleted=expired))
+    files = HadoopFiles(session)
+    with locked(files, files.absolute(spec.run.checkpoint), UPKEEP) as lock:
+        for table, checkpoint in tables_of(spec):
+            opened = open_table(session, table, checkpoint, lock)
+            expired = 0
+            if table.keep_days is not None:
+                expired = opened.expire(today - timedelta(days=table.keep_days))
+            merged = opened.compact(before or today) if table.mode == "append" else 0
+            place = table.path or table.topic or ""
+            done.append(TableUpkeep(place=place, files_merged=merged, dates_deleted=expired))
     return done
+
+
+def finish_merges(session: SparkSession, spec: Spec) -> None:
+    """Finish what a ``compact`` that was killed has begun; nothing while one may be running."""
+    files = HadoopFiles(session)
+    try:
+        with locked(files, files.absolute(spec.run.checkpoint), UPKEEP, looks=0) as lock:
+            for table, checkpoint in tables_of(spec):
+                opened = open_table(session, table, checkpoint, lock)
+                if isinstance(opened, ParquetTable):
+                    opened.repair()
+    except LockHeld:
+        return
 
 
 def tables_of(spec: Spec) -> Iterator[tuple[TableSpec, str]]:

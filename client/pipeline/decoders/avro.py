@@ -146,7 +146,7 @@ class AvroTypes:
                 items = avro["items"]
                 if self.is_empty(items):
                     raise Unsupported(
-                        "an array's items have no content: a short body could claim billions",
+                        "an array's items have no content: a short body could lock billions",
                         "remove the field",
                     )
                 return ArrayType(self.of(items, depth + 1), may_be_null(items))

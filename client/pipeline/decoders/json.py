@@ -13,7 +13,17 @@ from collections.abc import Iterator
 import attrs
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from triomq.client.pipeline.decoders.text import valid_text
 from triomq.client.pipeline.origin import REASON, VALUE
@@ -22,12 +32,23 @@ TEXT = "mq_text"
 PARSED = "mq_parsed"
 INNER = "v"
 CORRUPT = "mq_corrupt"
+TIME = "yyyy-MM-dd[['T'][' ']HH:mm[:ss][.SSSSSSSSS]"
+ZONE = "X" * 3
+"""Z or +01:00; two of them: +0100"""
 OPTIONS = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": CORRUPT,
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
+    # Without formats Spark takes "12:30" for that time of the day on which it decodes.
+    "dateFormat": "yyyy-MM-dd",
+    "timestampFormat": f"{TIME}[{ZONE}][XX]]",
+    "timestampNTZFormat": f"{TIME}]",
+    "timeZone": "UTC",  # of a time without zone, whatever the session has
 }
+FIRST_TIME, LAST_TIME = "0001-01-01 00:00:00Z", "9999-12-31 23:59:59.999999Z"
+"""A number is taken as seconds: milliseconds of today are in the year 58185."""
+BEYOND = "a number that is not finite, or a time outside the years 1 to 9999, in field "
 
 
 @attrs.frozen
@@ -70,7 +91,14 @@ class JsonDecoder:
         )
         for condition, path in missing(self.schema, f"{PARSED}.{INNER}"):
             reason = reason.when(sf.expr(condition), f"field {path} is missing or null")
-        return reason
+        beyond = [
+            sf.when(sf.expr(condition), sf.lit(path))
+            for condition, path in out_of_range(self.schema, f"{PARSED}.{INNER}")
+        ]
+        if not beyond:
+            return reason
+        paths = sf.concat_ws(", ", *beyond)
+        return reason.when(paths != "", sf.concat(sf.lit(BEYOND), paths))
 
     def wrong_fields(self) -> Column:
         """Return the reason of a row whose JSON is valid and does not fit the schema."""
@@ -127,6 +155,30 @@ def missing(
         case MapType():
             values = f"map_values({value})"
             yield from in_all(kind.valueType, kind.valueContainsNull, values, f"{path}{{}}", depth)
+
+
+def out_of_range(
+    kind: DataType, value: str, path: str = "", depth: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Yield a condition in SQL, and the path, for each part that may be no number or no time."""
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                name = f"{path}.{field.name}" if path else field.name
+                inner = f"{value}.{quoted(field.name)}"
+                yield from out_of_range(field.dataType, inner, name, depth)
+        case ArrayType() | MapType():
+            is_map = isinstance(kind, MapType)
+            values = f"map_values({value})" if is_map else value
+            inner_kind = kind.valueType if isinstance(kind, MapType) else kind.elementType
+            name = f"{path}{{}}" if is_map else f"{path}[]"
+            for condition, found in out_of_range(inner_kind, f"e{depth}", name, depth + 1):
+                yield f"exists({values}, e{depth} -> {condition})", found
+        case DoubleType() | FloatType():
+            yield f"abs({value}) = double('infinity')", path
+        case TimestampType():
+            first, last = f"TIMESTAMP '{FIRST_TIME}'", f"TIMESTAMP '{LAST_TIME}'"
+            yield f"{value} NOT BETWEEN {first} AND {last}", path
 
 
 def in_all(

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from triomq.client.pipeline.origin import DATE
 from triomq.client.pipeline.spec import TableSpec
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
+from triomq.client.pipeline.tables.locks import WriteLock
 from triomq.client.pipeline.tables.table import dates_of, merge_statement, newest, writer_id
 
 
@@ -20,9 +21,15 @@ class DeltaTable:
     """A Delta table in a folder: a ``LakeTable``."""
 
     def __init__(
-        self, session: SparkSession, spec: TableSpec, checkpoint: str, files: HadoopFiles
+        self,
+        session: SparkSession,
+        spec: TableSpec,
+        checkpoint: str,
+        files: HadoopFiles,
+        lock: WriteLock,
     ) -> None:
         self._session = session
+        self._lock = lock
         self._files = files
         self._path = files.absolute(spec.path or "")
         self._partition_by = spec.partition_by
@@ -36,12 +43,14 @@ class DeltaTable:
 
     def append(self, frame: DataFrame, batch: int) -> None:
         """Add the rows of a batch, unless the log has this batch of this writer."""
+        self._lock.check()
         self._write(frame, txnAppId=self._writer, txnVersion=str(batch))
 
     def upsert(self, frame: DataFrame, key: Sequence[str]) -> None:
         """Keep the row with the newest position of each key."""
         if not self._files.exists(f"{self._path}/_delta_log"):
             self._write(frame.limit(0))  # the table and its columns
+        self._lock.check()
         newest(frame, key).createOrReplaceTempView("triomq_changes")
         frame.sparkSession.sql(merge_statement(self._name, "triomq_changes", key))
 

@@ -1,7 +1,9 @@
 """How does a pipeline handle files of ``file:``, ``hdfs:`` and ``s3a:``?
 
 Through Hadoop's FileSystem: Spark has it for each kind of address that it can write to. It is
-reached through Spark's gateway to its JVM, which Spark Connect does not have.
+reached through Spark's gateway to its JVM, which Spark Connect does not have. Small files that
+others wait for are written by the class that writes Spark's own checkpoints
+(``spark.sql.streaming.checkpointFileManagerClass``): on each storage they are as safe as those.
 """
 
 from __future__ import annotations
@@ -10,33 +12,16 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import attrs
 from pyspark.sql import SparkSession
 
 from triomq.client.pipeline.errors import SessionError
+from triomq.client.pipeline.tables.files import StoredFile
 
 GLOB_CHARACTERS = re.compile(r"([\\*?\[\]{},])")
 
 
-@attrs.frozen(kw_only=True)
-class StoredFile:
-    """A file or folder as a listing shows it."""
-
-    path: str
-    size_bytes: int
-    is_folder: bool
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    @property
-    def folder(self) -> str:
-        return self.path.rpartition("/")[0]
-
-
 class HadoopFiles:
-    """The file operations of tables. A missing file is no error where its absence is the aim."""
+    """The files of all storages of a session: ``Files``."""
 
     def __init__(self, session: SparkSession) -> None:
         jvm = getattr(session, "_jvm", None)
@@ -85,7 +70,7 @@ class HadoopFiles:
         self._system(path).mkdirs(self._path(path))
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file or folder another name in the same file system. Raises: OSError."""
+        """Give a file another name in the same storage. Raises: OSError."""
         if not self._system(old).rename(self._path(old), self._path(new)):
             raise OSError(f"{old} cannot be renamed to {new}; see the log of Spark for the cause")
 
@@ -93,23 +78,49 @@ class HadoopFiles:
         """Delete a file, or a folder with all that is in it."""
         self._system(path).delete(self._path(path), True)
 
-    def read_text(self, path: str) -> str:
-        stream = self._system(path).open(self._path(path))
+    def read_text(self, path: str) -> str | None:
+        """Return the content of a small file; None if it is missing."""
+        try:
+            stream = self._system(path).open(self._path(path))
+        except Exception:  # Py4J has one error for all of Java's
+            if self.exists(path):
+                raise
+            return None
         try:
             return bytes(stream.readAllBytes()).decode()
         finally:
             stream.close()
 
-    def write_text(self, path: str, text: str) -> None:
-        """Make a small file, or replace it: a reader finds a whole file, or for a moment none."""
-        new = f"{path}.new"
-        stream = self._system(path).create(self._path(new), True)
+    def create_text(self, path: str, text: str) -> bool:
+        """Make a small file as a whole. Returns: False if it exists already; it stays."""
+        stream = None
         try:
+            stream = self._checkpoint_files(path).createAtomic(self._path(path), False)
             stream.write(bytearray(text.encode()))
-        finally:
             stream.close()
-        self.delete(path)
-        self.rename(new, path)
+        except Exception:  # Py4J has one error for all of Java's
+            if stream is not None:
+                stream.cancel()
+            if not self.exists(path):
+                raise
+            return False
+        return True
+
+    def replace_text(self, path: str, text: str) -> None:
+        """Make a small file, or replace it: a reader finds a whole file, or for a moment none."""
+        stream = self._checkpoint_files(path).createAtomic(self._path(path), True)
+        stream.write(bytearray(text.encode()))
+        stream.close()
+
+    def _checkpoint_files(self, path: str) -> Any:
+        streaming = self._jvm.org.apache.spark.sql.execution.streaming
+        manager = streaming.checkpointing.CheckpointFileManager
+        if type(manager).__name__ == "JavaPackage":  # not a class: Spark 4.0 has it elsewhere
+            manager = streaming.CheckpointFileManager
+        folder = self._path(path).getParent()
+        files = manager.create(folder, self._settings)
+        files.mkdirs(folder)
+        return files
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
@@ -119,8 +130,11 @@ class HadoopFiles:
 
 
 def _stored(status: Any) -> StoredFile:
+    path = status.getPath()
     return StoredFile(
-        path=status.getPath().toString(),
+        path=path.toString(),
+        uri=path.toUri().toString(),
         size_bytes=status.getLen(),
+        modified_ms=status.getModificationTime(),
         is_folder=status.isDirectory(),
     )

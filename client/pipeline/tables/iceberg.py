@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 from triomq.client.pipeline.origin import DATE
 from triomq.client.pipeline.spec import TableSpec
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
+from triomq.client.pipeline.tables.locks import WriteLock
 from triomq.client.pipeline.tables.table import dates_of, merge_statement, newest, writer_id
 
 WRITER = "triomq.writer"
@@ -28,9 +29,15 @@ class IcebergTable:
     """An Iceberg table in a folder: a ``LakeTable``."""
 
     def __init__(
-        self, session: SparkSession, spec: TableSpec, checkpoint: str, files: HadoopFiles
+        self,
+        session: SparkSession,
+        spec: TableSpec,
+        checkpoint: str,
+        files: HadoopFiles,
+        lock: WriteLock,
     ) -> None:
         self._session = session
+        self._lock = lock
         self._partition_by = spec.partition_by
         self._options = dict(spec.options)
         self._mode = spec.mode
@@ -50,6 +57,7 @@ class IcebergTable:
     def append(self, frame: DataFrame, batch: int) -> None:
         """Add the rows of a batch, unless a snapshot names this batch of this writer."""
         self._create(frame)
+        self._lock.check()
         if batch <= self._last_batch():
             return
         writer = frame.writeTo(self._name).option("mergeSchema", "true").options(**self._options)
@@ -59,6 +67,7 @@ class IcebergTable:
     def upsert(self, frame: DataFrame, key: Sequence[str]) -> None:
         """Keep the row with the newest position of each key."""
         self._create(frame)
+        self._lock.check()
         newest(frame, key).createOrReplaceTempView("triomq_changes")
         frame.sparkSession.sql(merge_statement(self._name, "triomq_changes", key))
 

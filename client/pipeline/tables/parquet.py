@@ -1,34 +1,36 @@
-"""How does a folder of Parquet files take a batch once? The files carry the batch's number.
+"""How does a folder of Parquet files take a batch once? Spark writes and counts; others commit.
 
-A batch is written to a hidden folder, and its files are then moved to their places, one by one: a
-reader may see a part of a batch for a moment, and never a part of a file. The names of the files
-begin with the writer's id and the number of the batch, so that a batch that is run again first
-deletes what its earlier run has left.
+``batch_files.py`` appends and merges; ``version_log.py`` replaces a table of ``mode = "changes"``.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date
+from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
 
 from triomq.client.pipeline.errors import PipelineError
 from triomq.client.pipeline.origin import DATE
 from triomq.client.pipeline.spec import TableSpec
-from triomq.client.pipeline.tables.hadoop_files import HadoopFiles, StoredFile
+from triomq.client.pipeline.tables.batch_files import BatchFiles, FileMerge, staged_files
+from triomq.client.pipeline.tables.files import StoredFile, is_hidden
+from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
+from triomq.client.pipeline.tables.locks import WriteLock
 from triomq.client.pipeline.tables.table import last_committed, newest, writer_id
+from triomq.client.pipeline.tables.version_log import VersionLog
 
-STAGING = "_staging"
-"""Spark, Arrow and Hive skip names that begin with an underscore."""
 FILE_BYTES = 128 << 20
 """size of a merged file: a block of HDFS, and about a second of reading"""
 SMALL_BYTES = FILE_BYTES // 2
 """smaller files are merged"""
+TIMESTAMP_TYPE, MICROSECONDS = "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
+"""Spark writes INT96 by default, which other readers take for times without zone."""
 OUR_FILE = re.compile(r"([0-9a-f]{12})-(?:merged-)?([0-9]{12})-.*\.parquet")
 
 
@@ -36,57 +38,48 @@ class ParquetTable:
     """A folder of Parquet files: a ``LakeTable``."""
 
     def __init__(
-        self, session: SparkSession, spec: TableSpec, checkpoint: str, files: HadoopFiles
+        self,
+        session: SparkSession,
+        spec: TableSpec,
+        checkpoint: str,
+        files: HadoopFiles,
+        lock: WriteLock,
     ) -> None:
         self._session = session
         self._files = files
         self._path = files.absolute(spec.path or "")
         self._partition_by = spec.partition_by
         self._options = dict(spec.options)
-        self._checkpoint = checkpoint
+        self._checkpoint = files.absolute(checkpoint)
         self._writer = writer_id(files, checkpoint)
-        self._staging = f"{self._path}/{STAGING}/{self._writer}"
-        self._previous = _beside(self._path, "previous")
-        self._appended: int | None = None
-        """the last batch that this object has appended: the next one cannot have been run before"""
-        self._repair()
+        self._batches = BatchFiles(files, self._path, self._writer, lock)
+        self._merge = FileMerge(files, self._path, self._writer, lock)
+        self._versions = VersionLog(files, self._path, self._writer, lock)
+        if spec.mode == "append" and self._versions.newest() >= 0:
+            raise PipelineError(
+                f"{self._path} is a table of changes, whose readers would not see what is appended;"
+                ' use another path, or mode = "changes"'
+            )
 
     def append(self, frame: DataFrame, batch: int) -> None:
-        """Add the rows of a batch.
-
-        Raises: PipelineError if files do not arrive, as on a path that workers do not share.
-        """
-        self._write(frame, self._staging, self._partition_by)
-        if self._appended is None or batch != self._appended + 1:
-            for left in self._files_of(batch):
-                self._files.delete(left.path)
-        self._appended = None
-        known: set[str] = set()
-        for file in self._staged(self._staging):
-            folder = f"{self._path}{file.folder.removeprefix(self._staging)}"
-            if folder not in known:
-                self._files.make_folder(folder)
-                known.add(folder)
-            self._files.rename(file.path, f"{folder}/{self._writer}-{batch:012}-{file.name}")
-        self._files.delete(self._staging)
-        self._appended = batch
+        """Add the rows of a batch. Raises: PipelineError if rows do not arrive; LockLost."""
+        self._batches.append(
+            batch,
+            len(self._partition_by),
+            partial(self._write, frame, self._partition_by),
+        )
 
     def upsert(self, frame: DataFrame, key: Sequence[str]) -> None:
-        """Write the table again with the newest row of each key; then take the old one's place.
+        """Write the table again with the newest row of each key, as its next version.
 
-        The folders are named after those columns of ``partition_by`` that belong to the key: the
-        others may change from row to row.
+        It has no folders: all columns, also those of ``partition_by``, are in the files.
+
+        Raises: PipelineError if rows do not arrive, or another process writes; LockLost.
         """
-        if any(not _is_hidden(file.name) for file in self._files.children(self._path)):
+        last = self._versions.newest()
+        if last >= 0 or any(not is_hidden(f.name) for f in self._files.children(self._path)):
             frame = self.read().unionByName(frame, allowMissingColumns=True)
-        new = _beside(self._path, "next")
-        folders = tuple(name for name in self._partition_by if name in key)
-        self._write(newest(frame, key), new, folders)
-        self._files.delete(self._previous)
-        if self._files.exists(self._path):
-            self._files.rename(self._path, self._previous)
-        self._files.rename(new, self._path)
-        self._files.delete(self._previous)
+        self._versions.commit(last + 1, partial(self._write, newest(frame, key), ()))
 
     def read(self) -> DataFrame:
         """Return the rows."""
@@ -96,12 +89,17 @@ class ParquetTable:
             .parquet(self._path)
         )
 
+    def repair(self) -> None:
+        """Finish a merge that a crash has interrupted: for the owner of the lock of merges."""
+        self._merge.finish()
+
     def compact(self, before: date) -> int:
         """Merge small files of dates before ``before``, of batches that Spark has committed.
 
         A reader may find the rows of a folder twice while its files are exchanged. One compaction
-        at a time.
+        at a time: the caller has the lock of merges.
         """
+        self.repair()
         committed = last_committed(self._files, self._checkpoint)
         small: dict[str, list[StoredFile]] = defaultdict(list)
         for day in self._day_folders(before):
@@ -116,7 +114,11 @@ class ParquetTable:
                     small[file.folder].append(file)
         several = {folder: files for folder, files in small.items() if len(files) > 1}
         for folder, files in several.items():
-            self._merge(folder, files, committed)
+            reader = self._session.read.option("mergeSchema", "true")
+            count = max(1, -(-sum(file.size_bytes for file in files) // FILE_BYTES))
+            rows = reader.parquet(*(file.path for file in files)).coalesce(count)
+            merged = f"{self._writer}-merged-{committed:012}-{uuid.uuid4().hex}"
+            self._merge.merge(folder, files, merged, partial(self._write, rows, ()))
         return sum(map(len, several.values()))
 
     def expire(self, before: date) -> int:
@@ -126,31 +128,31 @@ class ParquetTable:
             self._files.delete(folder.path)
         return len({folder.name for folder in folders})
 
-    def _write(self, frame: DataFrame, folder: str, partition_by: Sequence[str]) -> None:
-        writer = frame.write.mode("overwrite").options(**self._options)
-        writer.partitionBy(*partition_by).parquet(folder)
-        self._check_shared(frame, folder)
+    def _write(self, frame: DataFrame, partition_by: Sequence[str], folder: str) -> None:
+        """Write rows to a folder, and compare their number with what is there.
 
-    def _check_shared(self, frame: DataFrame, folder: str) -> None:
-        """Count what has arrived where driver and workers may see different disks."""
-        master = self._session.sparkContext.master
-        if not folder.startswith("file:") or re.fullmatch(r"local(\[[^]]*\])?", master or ""):
-            return
-        wanted = frame.count()
-        found = self._session.read.schema(frame.schema).parquet(folder).count()
+        Raises: PipelineError, as on a path that workers do not share.
+        """
+        counted = Observation()
+        rows = frame.observe(counted, sf.count(sf.lit(1)).alias("rows"))
+        settings = frame.sparkSession.conf
+        before = settings.get(TIMESTAMP_TYPE)
+        settings.set(TIMESTAMP_TYPE, MICROSECONDS)
+        try:
+            writer = rows.write.mode("overwrite").options(**self._options)
+            writer.partitionBy(*partition_by).parquet(folder)
+        finally:
+            settings.set(TIMESTAMP_TYPE, before or MICROSECONDS)
+        wanted = counted.get["rows"]
+        found = 0
+        if wanted or staged_files(self._files, folder):
+            found = self._session.read.schema(frame.schema).parquet(folder).count()
         if wanted != found:
             raise PipelineError(
                 f"of {wanted} rows, {found} have arrived in {folder}: workers on other machines"
-                " write to their own disks; use a path that driver and workers share (hdfs:, s3a:,"
-                " or a mounted folder)"
+                " write to their own disks, or another process writes there; use a path that driver"
+                " and workers share (hdfs:, s3a:, or a mounted folder)"
             )
-
-    def _staged(self, folder: str) -> list[StoredFile]:
-        return [file for file in self._files.all_files(folder) if not _is_hidden(file.name)]
-
-    def _files_of(self, batch: int) -> list[StoredFile]:
-        depth = len(self._partition_by)
-        return self._files.matching(self._path, f"{'*/' * depth}{self._writer}-{batch:012}-*")
 
     def _day_folders(self, before: date) -> list[StoredFile]:
         """Return the folders of dates before ``before``.
@@ -164,56 +166,6 @@ class ParquetTable:
         depth = self._partition_by.index(DATE)
         found = self._files.matching(self._path, f"{'*/' * depth}{DATE}=*")
         return [folder for folder in found if (_day(folder.name) or before) < before]
-
-    def _merge(self, folder: str, old: Sequence[StoredFile], committed: int) -> None:
-        """Exchange files for fewer ones. The plan is written before the first one is moved."""
-        staging = f"{self._path}/{STAGING}/{self._writer}-merged"
-        reader = self._session.read.option("mergeSchema", "true")
-        count = max(1, -(-sum(file.size_bytes for file in old) // FILE_BYTES))
-        rows = reader.parquet(*(file.path for file in old)).coalesce(count)
-        self._write(rows, staging, ())
-        name = f"{self._writer}-merged-{committed:012}-{uuid.uuid4().hex}"
-        moves = {
-            file.path: f"{folder}/{name}-{number}.parquet"
-            for number, file in enumerate(self._staged(staging))
-        }
-        plan = {"moves": moves, "deletes": [file.path for file in old]}
-        self._files.write_text(self._plan, json.dumps(plan))
-        self._finish_merge()
-
-    @property
-    def _plan(self) -> str:
-        return f"{self._path}/{STAGING}/{self._writer}-plan.json"
-
-    def _finish_merge(self) -> None:
-        """Carry out the plan. Each step may have been done before a crash."""
-        plan = json.loads(self._files.read_text(self._plan))
-        for staged, place in plan["moves"].items():
-            if not self._files.exists(place):
-                self._files.rename(staged, place)
-        for path in plan["deletes"]:
-            self._files.delete(path)
-        self._files.delete(self._plan)
-
-    def _repair(self) -> None:
-        """Finish what a crash has interrupted: a merge, or an upsert between its two renames."""
-        if self._files.exists(self._plan):
-            self._finish_merge()
-        if self._files.exists(self._previous):
-            if self._files.exists(self._path):
-                self._files.delete(self._previous)
-            else:
-                self._files.rename(self._previous, self._path)
-
-
-def _beside(path: str, what: str) -> str:
-    """Return a hidden folder beside a table's."""
-    parent, _, name = path.rpartition("/")
-    return f"{parent}/_{name}.{what}"
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(("_", "."))
 
 
 def _day(folder: str) -> date | None:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from triomq.client.pipeline.origin import POSITION
+from triomq.client.pipeline.tables.files import Files
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 
 WRITER_FILE = "triomq-writer"
@@ -19,8 +20,11 @@ WRITER_FILE = "triomq-writer"
 class LakeTable(Protocol):
     """A table that takes a batch once, however often it is run."""
 
-    def append(self, frame: DataFrame, batch: int) -> None:
-        """Add the rows of a batch; rows of an earlier run of this batch are replaced."""
+    def append(self, frame: DataFrame, batch: int) -> DataFrame | None:
+        """Add the rows of a batch; rows of an earlier run of this batch are replaced.
+
+        Returns: the rows that a topic refuses, with ``mq_reason``; None from other tables.
+        """
 
     def upsert(self, frame: DataFrame, key: Sequence[str]) -> None:
         """Keep the row with the newest position of each key."""
@@ -49,15 +53,16 @@ def writer_id(files: HadoopFiles, checkpoint: str) -> str:
     again, and must not replace the batches of the old one.
     """
     path = f"{files.absolute(checkpoint)}/{WRITER_FILE}"
-    if not files.exists(path):
-        files.make_folder(files.absolute(checkpoint))
-        files.write_text(path, secrets.token_hex(6))
-    return files.read_text(path)
+    known = files.read_text(path)
+    if known is None:
+        files.create_text(path, secrets.token_hex(6))
+        known = files.read_text(path)
+    return known or ""
 
 
-def last_committed(files: HadoopFiles, checkpoint: str) -> int:
+def last_committed(files: Files, checkpoint: str) -> int:
     """Return the number of the last batch that Spark has committed; -1 before the first one."""
-    names = [file.name for file in files.children(f"{files.absolute(checkpoint)}/commits")]
+    names = [file.name for file in files.children(f"{checkpoint}/commits")]
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 

@@ -10,10 +10,13 @@ from datetime import date
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.storagelevel import StorageLevel
 
 from triomq.client.pipeline.errors import PipelineError
-from triomq.client.pipeline.origin import PREFIX, stored_rows
+from triomq.client.pipeline.origin import PLACE, PREFIX, REASON, stored_rows
 from triomq.client.pipeline.spec import ACCESS_OPTIONS, SourceSpec, TableSpec, resolved
+from triomq.client.spark.sink.refusals import REASON as REFUSED
+from triomq.client.spark.sink.refusals import send_rows
 
 BODY = "value"
 """the column of formats `bytes` and `string`; other formats become JSON"""
@@ -31,8 +34,12 @@ class TopicSink:
             )
         self._options = {"nameServer": spec.name_server, **resolved(spec.options)}
 
-    def append(self, frame: DataFrame, batch: int) -> None:
-        """Send each row: its column ``value``, otherwise a JSON object of the decoded columns."""
+    def append(self, frame: DataFrame, batch: int) -> DataFrame | None:
+        """Send each row: its column ``value``, otherwise a JSON object of the decoded columns.
+
+        Returns: the rows that cannot be messages, or that a broker refuses, as ``send`` does; None
+            if the rows have no place in a topic, as totals: then such a row is an error.
+        """
         fields = [name for name in frame.columns if not name.startswith(PREFIX)]
         body = sf.col(BODY) if fields == [BODY] else sf.to_json(sf.struct(*fields))
         origin = [
@@ -40,11 +47,20 @@ class TopicSink:
             for name, alias in (("key", "key"), ("tags", "tags"), ("headers", "headers"))
             if f"{PREFIX}{name}" in frame.columns
         ]
-        self.send(frame.select(body.alias("value"), *origin))
+        place = [name for name in PLACE if name in frame.columns]
+        messages = frame.select(body.alias("value"), *origin, *place)
+        if place:
+            return self.send(messages)
+        write = messages.withColumn("topic", sf.lit(self._topic)).write.format("rocketmq")
+        write.options(**self._options).mode("append").save()
+        return None
 
-    def send(self, messages: DataFrame) -> None:
-        """Send a frame that has the columns of the sink, to this topic."""
-        send(messages.withColumn("topic", sf.lit(self._topic)), self._options)
+    def send(self, messages: DataFrame) -> DataFrame:
+        """Send a frame that has the columns of the sink and of ``PLACE``, to this topic.
+
+        Returns: see the function ``send``.
+        """
+        return send(messages.withColumn("topic", sf.lit(self._topic)), self._options)
 
     def upsert(self, frame: DataFrame, key: Sequence[str]) -> None:
         """Refuse: a topic keeps all messages."""
@@ -82,6 +98,14 @@ def topic_options(source: SourceSpec) -> dict[str, str]:
     return {"nameServer": source.name_server, **access_options(resolved(source.options))}
 
 
-def send(messages: DataFrame, options: Mapping[str, str]) -> None:
-    """Send a frame that has the columns of the sink."""
-    messages.write.format("rocketmq").options(**options).mode("append").save()
+def send(messages: DataFrame, options: Mapping[str, str]) -> DataFrame:
+    """Send a frame that has the columns of the sink and of ``PLACE``.
+
+    Returns: the rows that are refused for what they are, with ``PLACE`` and ``mq_reason``. They are
+        in Spark's cache: the caller calls ``unpersist``.
+    """
+    refused = send_rows(messages, options, tuple(PLACE))
+    refused = refused.withColumnRenamed(REFUSED, REASON).dropDuplicates(list(PLACE))
+    refused = refused.persist(StorageLevel.MEMORY_AND_DISK)
+    refused.count()  # sends
+    return refused

@@ -26,7 +26,7 @@ from tests.support.spark_peers import Cluster, cluster, need_spark, open_session
 from triomq.client.pipeline.__main__ import main
 from triomq.client.pipeline.command_line import COMMANDS
 from triomq.client.pipeline.decoders import decode
-from triomq.client.pipeline.decoders.json import CORRUPT, PARSED, JsonDecoder
+from triomq.client.pipeline.decoders.json import BEYOND, CORRUPT, PARSED, JsonDecoder
 from triomq.client.pipeline.decoders.protobuf import find_message
 from triomq.client.pipeline.joins import apply_joins
 from triomq.client.pipeline.origin import DERIVED, live_rows, stored_rows
@@ -74,10 +74,17 @@ def decoded(spark: Any, decoder: Any, bodies: list[bytes | None]) -> list[Any]:
 
 # --- JSON
 
+
+def utc(seconds: float) -> datetime:
+    """Return a time as ``collect`` gives it: in the zone of this machine."""
+    return datetime.fromtimestamp(seconds)
+
+
 SCHEMA = (
     "id bigint NOT NULL, amount decimal(10,2), name string, at timestamp, day date, flag boolean,"
     " x double, n int, address struct<city: string NOT NULL, zip: int>,"
-    " items array<struct<sku: string NOT NULL, q: int>>, tags map<string, bigint>"
+    " items array<struct<sku: string NOT NULL, q: int>>, tags map<string, bigint>,"
+    " times array<timestamp>, rates map<string, float>"
 )
 GOOD_JSON: list[tuple[bytes, dict[str, Any]]] = [
     (b'{"id":1}', {"id": 1}),
@@ -88,6 +95,10 @@ GOOD_JSON: list[tuple[bytes, dict[str, Any]]] = [
         {"id": 1, "items": [], "tags": {"a": None}},
     ),
     (b'{"id":1,"name":5}', {"id": 1, "name": "5"}),
+    (
+        b'{"id":1,"times":["2026-01-31T23:00","2026-01-31 23:00:00.5+01:00",1767225600]}',
+        {"id": 1, "times": [*map(utc, (1769900400, 1769896800.5, 1767225600))]},
+    ),
     (b'{"id":1,"name":"a\\u0000b"}', {"id": 1, "name": "a\0b"}),
     (
         (
@@ -136,6 +147,16 @@ BAD_JSON: list[tuple[bytes | None, str]] = [
     (b'{"id":1,"n":99999999999,"flag":"true"}', "wrong type in field flag, n"),
     (b'{"id":1,"amount":123456789012.5}', "wrong type in field amount"),
     (b'{"id":1,"at":"yesterday"}', "wrong type in field at"),
+    (b'{"id":1,"at":"12:30"}', "wrong type in field at"),
+    (b'{"id":1,"at":"2026"}', "wrong type in field at"),
+    (b'{"id":1,"at":"1767225600"}', "wrong type in field at"),
+    (b'{"id":1,"at":1767225600.5}', "wrong type in field at"),
+    (b'{"id":1,"at":1767225600000}', f"{BEYOND}at"),
+    (b'{"id":1,"times":[null,1767225600000],"x":1e400}', f"{BEYOND}x, times[]"),
+    (b'{"id":1,"rates":{"a":1.5,"b":-1e400}}', f"{BEYOND}rates{{}}"),
+    (b'{"id":1,"x":"Infinity"}', "wrong type in field x"),
+    (b'{"id":1,"day":"2026-01-31T00:00:00Z"}', "wrong type in field day"),
+    (b'{"id":1,"day":"20484"}', "wrong type in field day"),
     (b'{"id":1,"day":"2026-13-01"}', "wrong type in field day"),
     (b'{"id":1,"address":5}', "wrong type in field address"),
     (b'{"id":1,"items":{"sku":"a"}}', "wrong type in field items"),
@@ -144,10 +165,10 @@ BAD_JSON: list[tuple[bytes | None, str]] = [
 ]
 
 
-def json_errors(rows: list[Any]) -> list[str]:
-    """What is wrong with the rows of ``GOOD_JSON`` and ``BAD_JSON``."""
+def json_errors(rows: list[Any], cases: list[tuple[Any, Any]]) -> list[str]:
+    """What is wrong with the rows of bodies of ``GOOD_JSON`` and ``BAD_JSON``."""
     wrong = []
-    for row, (body, wanted) in zip(rows, [*GOOD_JSON, *BAD_JSON], strict=True):
+    for row, (body, wanted) in zip(rows, cases, strict=True):
         fields = {name: row[name] for name in StructType.fromDDL(SCHEMA).fieldNames()}
         if isinstance(wanted, dict):
             good = row.mq_reason is None and all(fields[k] == v for k, v in wanted.items())
@@ -165,9 +186,9 @@ def json_errors(rows: list[Any]) -> list[str]:
 @pytest.mark.feature("202a", "202b")
 def test_every_body_is_a_good_row_or_a_bad_one_with_its_reason(spark: Any) -> None:
     decoder = JsonDecoder(StructType.fromDDL(SCHEMA))
-    bodies = [body for body, _ in (*GOOD_JSON, *BAD_JSON)]
-    rows = decoded(spark, decoder, bodies)
-    assert json_errors(rows) == []
+    cases: list[tuple[Any, Any]] = [*GOOD_JSON, *BAD_JSON]
+    rows = decoded(spark, decoder, [body for body, _ in cases])
+    assert json_errors(rows, cases) == []
     assert rows[len(GOOD_JSON) - 1].at.astimezone(UTC) == datetime(2026, 1, 31, 23, tzinfo=UTC)
 
     class Lenient(JsonDecoder):
@@ -176,7 +197,10 @@ def test_every_body_is_a_good_row_or_a_bad_one_with_its_reason(spark: Any) -> No
         def reason(self) -> Column:
             return sf.col(PARSED)[CORRUPT]
 
-    assert len(json_errors(decoded(spark, Lenient(decoder.schema), bodies))) > 10
+    # Python has no time for a year of five digits.
+    cases = [(body, wanted) for body, wanted in cases if b"1767225600000" not in (body or b"")]
+    rows = decoded(spark, Lenient(decoder.schema), [body for body, _ in cases])
+    assert len(json_errors(rows, cases)) > 10
 
 
 # --- the other formats
@@ -346,6 +370,9 @@ def test_mistakes_in_sql_and_columns_are_found_on_an_empty_frame(
         "windows": (window(group_by=("customer",), totals={"t": "sum(total)"}),),
     }
     assert found(**good) == []
+    (cities := tmp_path / "cities.json").write_text('{"customer":"a","city":"x"}\n')
+    joined = (join(path=str(cities)),)
+    assert found(joins=joined, windows=(window(group_by=("city",)),)) == []
     for more, key, said in (
         ({"rules": (Rule(check="amuont > 0"),)}, "rules[1].check", "`amuont` cannot be resolved"),
         ({"rules": (Rule(check="amount >"),)}, "rules[1].check", "Syntax error"),
@@ -501,6 +528,18 @@ def test_the_guide_of_ten_minutes(
     commands("init")
     assert "1000 messages, 1 of them not one JSON object" in commands("infer")
     assert "orders.toml is good" in commands("check")
+    capfd.readouterr()
+    assert main(["check", "orders.toml", "--online", "--file-only"]) == 0, capfd.readouterr()
+    written = Path("orders.toml").read_text()
+    for wrong, right, message in (
+        ('path = "dead-letters/orders"', 'topic = "nowhere"', "topic nowhere does not exist"),
+        ('topics = ["orders"]', 'topics = ["ordres"]', "servers do not know topic ordres"),
+    ):
+        assert wrong in written
+        Path("orders.toml").write_text(written.replace(wrong, right))
+        assert main(["check", "orders.toml", "--online"]) == 1
+        assert message in capfd.readouterr().out
+    Path("orders.toml").write_text(written)
     commands("run")
     assert "1000 good, 1 bad" in commands("status")
     python("pandas")

@@ -1,53 +1,27 @@
-"""Parquet tables take a batch once: each step of an append, a merge and an upsert is broken off."""
+"""Parquet tables with real Spark; ``test_table_commits.py`` breaks off each step of a commit."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pytest
+from pages import one
+from pyarrow import dataset
+from pyspark.sql import DataFrameWriter
 
 from tests.support.spark_peers import need_spark, open_session
 from triomq.client.pipeline.errors import PipelineError
 from triomq.client.pipeline.spec import TableSpec
-from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.opening import open_table
-from triomq.client.pipeline.tables.parquet import ParquetTable
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-class Crash(Exception):
-    """The process ends here."""
-
-
-class FailingFiles(HadoopFiles):
-    """Ends at the n-th change of the file system, before or after it."""
-
-    def __init__(self, session: Any) -> None:
-        super().__init__(session)
-        self.left: int | None = None
-        self.done = 0
-
-    def _step(self, change: Callable[[], None]) -> None:
-        self.done += 1
-        if self.left is not None and self.left <= 0:
-            raise Crash
-        change()
-        if self.left is not None:
-            self.left -= 1
-
-    def make_folder(self, path: str) -> None:
-        self._step(lambda: super(FailingFiles, self).make_folder(path))
-
-    def rename(self, old: str, new: str) -> None:
-        self._step(lambda: super(FailingFiles, self).rename(old, new))
-
-    def delete(self, path: str) -> None:
-        self._step(lambda: super(FailingFiles, self).delete(path))
 
 
 @pytest.fixture(scope="module")
@@ -87,48 +61,12 @@ def commit(checkpoint: Path, batch: int) -> None:
     (checkpoint / "commits" / str(batch)).write_text("v1\n{}")
 
 
+def lake_files(folder: Path) -> list[Path]:
+    return list((folder / "lake").rglob("*.parquet"))
+
+
 def count_files(folder: Path) -> int:
-    return sum(1 for _ in (folder / "lake").rglob("*.parquet"))
-
-
-def opened(spark: Any, folder: Path, files: HadoopFiles, **more: Any) -> ParquetTable:
-    return ParquetTable(spark, spec(folder / "lake", **more), str(folder / "checkpoint"), files)
-
-
-def crash_everywhere(
-    files: FailingFiles, work: Callable[[], object], again: Callable[[], object]
-) -> int:
-    """Break ``work`` off at each of its steps; after each crash, ``again`` sets things right."""
-    for step in range(200):
-        files.left = step
-        try:
-            work()
-        except Crash:
-            files.left = None
-            again()
-            continue
-        files.left = None
-        return step
-    raise AssertionError("the work never ends")
-
-
-@pytest.mark.loss
-def test_a_batch_that_is_run_again_is_there_once(spark: Any, tmp_path: Path) -> None:
-    files = FailingFiles(spark)
-    batch = 0
-
-    def append() -> None:
-        opened(spark, tmp_path, files).append(rows(spark, 10 * batch, 10 * batch + 10), batch)
-
-    def again() -> None:
-        nonlocal batch
-        opened(spark, tmp_path, files).append(rows(spark, 10 * batch, 10 * batch + 10), batch)
-        assert numbers(opened(spark, tmp_path, files)) == list(range(10 * batch + 10))
-        batch += 1
-
-    steps = crash_everywhere(files, append, again)
-    assert steps >= 5, "two folders, two files, the hidden folder"
-    assert batch == steps
+    return len(lake_files(folder))
 
 
 @pytest.mark.loss
@@ -146,27 +84,22 @@ def test_a_batch_with_other_rows_replaces_its_first_run(spark: Any, tmp_path: Pa
 @pytest.mark.loss
 @pytest.mark.feature("204c")
 def test_merged_files_have_the_same_rows(spark: Any, tmp_path: Path) -> None:
-    files = FailingFiles(spark)
     checkpoint = tmp_path / "checkpoint"
-    table = opened(spark, tmp_path, files)
+    table = open_table(spark, spec(tmp_path / "lake"), str(checkpoint))
     for batch in range(2):
         table.append(rows(spark, 6 * batch, 6 * batch + 6), batch)
         commit(checkpoint, batch)
     table.append(rows(spark, 12, 18), 2)  # not committed
     assert count_files(tmp_path) == 6
-
-    def compact() -> None:
-        opened(spark, tmp_path, files).compact(date(2026, 1, 2))
-
-    def again() -> None:
-        assert numbers(opened(spark, tmp_path, files)) == list(range(18))
-
-    steps = crash_everywhere(files, compact, again)
-    assert steps >= 3
-    opened(spark, tmp_path, files).append(rows(spark, 12, 18), 2)
-    assert numbers(opened(spark, tmp_path, files)) == list(range(18))
+    kinds = {dataset.dataset(file).schema.field("mq_time").type for file in lake_files(tmp_path)}
+    assert kinds == {pa.timestamp("us", tz="UTC")}
+    assert table.compact(date(2026, 1, 2)) == 2
+    assert numbers(table) == list(range(18))
+    again = open_table(spark, spec(tmp_path / "lake"), str(checkpoint))
+    again.append(rows(spark, 12, 18), 2)
+    assert numbers(table) == list(range(18))
     assert count_files(tmp_path) == 5, "only the closed day, only what is committed"
-    assert opened(spark, tmp_path, files).compact(date(2026, 1, 2)) == 0
+    assert again.compact(date(2026, 1, 2)) == 0
 
 
 @pytest.mark.feature("204c")
@@ -186,31 +119,60 @@ def test_old_dates_are_deleted(spark: Any, tmp_path: Path) -> None:
 
 @pytest.mark.loss
 @pytest.mark.feature("205b")
-def test_the_newest_row_of_a_key_stays(spark: Any, tmp_path: Path) -> None:
-    files = FailingFiles(spark)
-    version = 0
+def test_the_newest_row_of_a_key_stays(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers that know nothing of versions find one of them, whatever happens meanwhile."""
+    folder = tmp_path / "lake" / "customers"
+    changes = spec(folder, mode="changes", key=("number",))
+    table = open_table(spark, changes, str(tmp_path / "checkpoint"))
+    states: list[dict[int, str]] = []
+    found: list[dict[int, str]] = []
+    over = threading.Event()
 
-    def values() -> dict[int, str]:
-        found = opened(spark, tmp_path, files).read().collect()
-        assert len({row.number for row in found}) == len(found)
-        return {row.number: row.value for row in found}
+    def read() -> None:
+        while not over.is_set():
+            rows_of_reader = spark.read.parquet(str(folder)).collect()
+            found.append({row.number: row.value for row in rows_of_reader})
+            assert len(found[-1]) == len(rows_of_reader)
 
-    def upsert() -> None:
-        table = opened(spark, tmp_path, files)
-        table.upsert(rows(spark, version, version + 4, version=version), ["number"])
+    with ThreadPoolExecutor(1) as readers:
+        for version in range(4):
+            table.upsert(rows(spark, version, version + 4, version=version), ["number"])
+            states.append({n: f"{n}/{min(n, version)}" for n in range(version + 4)})
+            if version == 0:
+                reading = readers.submit(read)
+        over.set()
+        reading.result()
+    assert all(state in states for state in found)
+    table.upsert(rows(spark, 0, 4, version=-1), ["number"])  # older rows change nothing
+    assert {row.number: row.value for row in table.read().collect()} == states[-1]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(one("docs/pipeline.md", "_spark_metadata"), names)
+    files = [unquote(urlsplit(uri).path) for uri in names["files"]]
+    assert sorted(dataset.dataset(files).to_table()["number"].to_pylist()) == list(range(7))
+    with pytest.raises(PipelineError, match=r"is a table of changes, whose readers would not see"):
+        open_table(spark, spec(folder), str(tmp_path / "checkpoint"))
 
-    def again() -> None:
-        nonlocal version
-        upsert()
-        known = values()
-        assert known == {n: f"{n}/{min(n, version)}" for n in range(version + 4)}
-        upsert()
-        table = opened(spark, tmp_path, files)
-        table.upsert(rows(spark, 0, 4, version=-1), ["number"])  # older rows change nothing
-        assert values() == known
-        version += 1
 
-    assert crash_everywhere(files, upsert, again) >= 4
+def test_rows_that_do_not_arrive_end_the_batch(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task's file is gone when the batch is counted, as if it were on another machine's disk."""
+    table = open_table(spark, spec(tmp_path / "lake"), str(tmp_path / "checkpoint"))
+    write = DataFrameWriter.parquet
+
+    def write_and_lose(writer: DataFrameWriter, folder: str) -> None:
+        write(writer, folder)
+        next(Path(folder.removeprefix("file:")).rglob("*.parquet")).unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DataFrameWriter, "parquet", write_and_lose)
+        with pytest.raises(PipelineError, match=r"of 4 rows, 2 have arrived in .*lake/_staging/"):
+            table.append(rows(spark, 0, 4), 0)
+    table.append(rows(spark, 0, 4), 0)
+    assert numbers(table) == list(range(4))
 
 
 @pytest.mark.loss

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pytest
 from pipeline_files import HOURLY, good, orders, orders_file
@@ -21,13 +22,16 @@ from pyarrow import dataset
 from tests.support.pipeline_processes import PipelineProcess, pipeline_process
 from tests.support.spark_peers import Cluster, cluster, need_spark, open_session, wait_for
 from triomq.client.pipeline.batch import BatchWork
+from triomq.client.pipeline.checkpoints import RUN
 from triomq.client.pipeline.dead_letters import DeadLetters
-from triomq.client.pipeline.errors import ReadRefused
+from triomq.client.pipeline.errors import ReadRefused, SpecError
 from triomq.client.pipeline.origin import DATE, VALUE
-from triomq.client.pipeline.replay import REPLAYED_FROM, Replayed, replay
+from triomq.client.pipeline.replay import LOST, REPLAYED_FROM, Replayed, replay
 from triomq.client.pipeline.run import PipelineRun
 from triomq.client.pipeline.spec_file import read_spec
 from triomq.client.pipeline.status import PipelineStatus, read_status
+from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
+from triomq.client.pipeline.tables.locks import LockHeld, locked
 from triomq.client.pipeline.tables.parquet import ParquetTable
 from triomq.client.pipeline.upkeep import keep_up
 from triomq.client.spark.sink import delivery
@@ -59,6 +63,13 @@ def run(spark: Any, file: Path) -> PipelineStatus:
     status = pipeline.wait()
     assert read_status(str(file.parent / "checkpoint")) == status
     return status
+
+
+def write(spark: Any, to: Cluster, topic: str, rows: list[tuple[Any, Any]]) -> None:
+    """Send bodies and headers with the sink."""
+    frame = spark.createDataFrame(rows, "value string, headers map<string,string>").coalesce(1)
+    sink = frame.write.format("rocketmq").option("nameServer", to.namesrv)
+    sink.option("topic", topic).mode("append").save()
 
 
 def lake(spark: Any, folder: Path, name: str = "lake") -> list[Any]:
@@ -130,7 +141,7 @@ def test_late_rows_are_counted_and_kept(
     """A producer whose clock is an hour behind sends after the others; the sink is a topic."""
     running.create_topic("Late", 1)
     windows = HOURLY.format(time="born")
-    sink = 'topic = "Clean"'
+    sink = 'topic = "Clean"\noptions = { compressOverBytes = "1g" }'
     running.create_topic("Clean", 1)
     file = orders_file(tmp_path, running.namesrv, "Late", windows=windows, sink=sink)
     running.send("Late", orders(range(10)))
@@ -149,6 +160,17 @@ def test_late_rows_are_counted_and_kept(
     assert sorted(body["id"] for body in bodies) == [*good(range(10)), 12]
     assert bodies[0].keys() == {"id", "shop", "amount", "cents"}
 
+    # Compressed it fits into its topic, and as it is not into the sink's.
+    large = json.dumps({"id": 20, "shop": "s" * 6_000_000, "amount": 1})
+    write(spark, running, "Late", [(large, None)])
+    running.send("Late", orders([21]))
+    rows = run(spark, file).queries["rows"]
+    assert (rows.good, sum(rows.bad.values())) == (1, 1)
+    (found,) = (row for row in lake(spark, tmp_path, "dead") if len(row.mq_value) > 1_000_000)
+    assert bytes(found.mq_value).decode() == large
+    assert found.mq_reason.startswith("the broker refuses the message: ")
+    assert reader.option("subscribe", "Clean").load().count() == 9
+
 
 @pytest.mark.loss
 @pytest.mark.feature("203a", "203b", "205b")
@@ -161,11 +183,18 @@ def test_dead_letters_come_back(spark: Any, running: Cluster, tmp_path: Path) ->
         running.namesrv,
         "Changes",
         sink='path = "lake"\nmode = "changes"\nkey = ["id"]',
-        dead_letters='topic = "Dead"',
+        dead_letters='topic = "Dead"\noptions = { compressOverBytes = "1g" }',
     )
     spec = read_spec(file)
     running.send("Changes", orders(range(20)), tag=lambda number: f"tag{number}")
-    assert sum(run(spark, file).queries["rows"].bad.values()) == 4
+    # A tombstone, one whose properties leave no room for the reason, one that the topic refuses.
+    write(
+        spark,
+        running,
+        "Changes",
+        [(None, None), ("[", {"h": "字" * 10_700}), ("[" * (6 << 20), {})],
+    )
+    assert sum(run(spark, file).queries["rows"].bad.values()) == 7
     with pytest.raises(ReadRefused, match=r"'mq_topc = 1' does not fit.*columns: mq_topic"):
         replay(spark, spec, where="mq_topc = 1")
     with pytest.raises(ReadRefused, match=r"limit is 0; give a number of rows from 1"):
@@ -175,12 +204,18 @@ def test_dead_letters_come_back(spark: Any, running: Cluster, tmp_path: Path) ->
     assert replay(spark, spec, where=negative) == Replayed(sent=1, left_out=1)
     assert replay(spark, spec, where=negative) == Replayed(sent=0, left_out=2)
     assert replay(spark, spec, where=negative, again=True) == Replayed(sent=2, left_out=0)
+    whole = "length(mq_value) < 2 AND NOT map_contains_key(mq_headers, 'mq_value_lost')"
+    assert replay(spark, spec, where=whole) == Replayed(sent=2, left_out=0)
+    lost = replay(spark, spec, where="mq_headers['mq_value_lost'] = 6291456")
+    assert lost == Replayed(sent=0, left_out=0, refused={LOST: 1})
     reader = spark.read.format("rocketmq").option("nameServer", running.namesrv)
     reader = reader.option("subscribe", "Changes").option("includeHeaders", "true")
     back = [row for row in reader.load().collect() if REPLAYED_FROM in row.headers]
     places = {(row.brokerName, row.queueId) for row in reader.load().collect()}
-    assert len(back) == 4
-    for row in back:
+    assert [row.value for row in back if len(row.value) < 2] == [b"", b"["]
+    orders_back = [row for row in back if len(row.value) > 1]
+    assert len(orders_back) == 4
+    for row in orders_back:
         number = json.loads(row.value)["id"]
         topic, broker, queue, offset = row.headers[REPLAYED_FROM].split("/")
         assert (topic, row.tags, row.key) == ("Changes", f"tag{number}", str(number))
@@ -188,7 +223,7 @@ def test_dead_letters_come_back(spark: Any, running: Cluster, tmp_path: Path) ->
         assert (broker, int(queue)) in places
         assert int(offset) < 20
     again = run(spark, file).queries["rows"]
-    assert (again.rows, sum(again.bad.values())) == (4, 4)
+    assert (again.rows, sum(again.bad.values())) == (6, 6)
     found = lake(spark, tmp_path)
     assert sorted(row.id for row in found) == good(range(20))
 
@@ -225,12 +260,19 @@ def test_a_batch_that_fails_names_the_cause_and_is_repeated(
             status = run(spark, file)
         assert status.state == "failed"
         assert status.cause.startswith("No space left on device; remove the cause and start")
+    spec = read_spec(file)
+    again = attrs.evolve(spec.sink, path=None, topic="Failing")
+    with pytest.raises(SpecError, match=r"sink.topic: the pipeline reads this topic"):
+        PipelineRun(spark, attrs.evolve(spec, sink=again)).start()
+    with locked(HadoopFiles(spark), str(tmp_path / "checkpoint"), RUN):
+        with pytest.raises(LockHeld, match=r"process \d+ on .* stop that process"):
+            run(spark, file)
     assert run(spark, file).state == "stopped"
     assert sorted(row.id for row in lake(spark, tmp_path)) == good(range(20))
     dead = lake(spark, tmp_path, "dead")
     assert len(dead) == len({place(row) for row in dead}) == 4
     with monkeypatch.context() as patch:
-        patch.setattr(ParquetTable, "_repair", fail)
+        patch.setattr(ParquetTable, "__init__", fail)
         with pytest.raises(OSError, match="No space left"):
             run(spark, file)
     assert read_status(str(tmp_path / "checkpoint")).state == "failed"

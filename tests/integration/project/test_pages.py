@@ -56,6 +56,7 @@ ELSEWHERE = {
         ("docs/pipeline.md", words): "tests/integration/pipeline/test_front.py"
         for words in ("send_many", "pandas", "getOrCreate", "live_rows")
     },
+    ("docs/pipeline.md", "_spark_metadata"): "tests/integration/pipeline/test_lake_parquet.py",
 }
 """which other test runs a block: (page, words of the block) -> its file"""
 HERE = {

@@ -16,6 +16,7 @@ from triomq.client.pipeline import commands
 from triomq.client.pipeline.__main__ import main
 from triomq.client.pipeline.command_line import pipeline_parser
 from triomq.client.pipeline.errors import SpecError
+from triomq.client.pipeline.export_sdp import module_text
 from triomq.client.pipeline.init_file import write_file
 from triomq.client.pipeline.spec import SourceSpec, Spec, resolved
 from triomq.client.pipeline.spec_check import check_spec
@@ -29,6 +30,9 @@ MINIMAL: dict[str, Any] = {
     "sink": {"path": "lake"},
     "run": {"checkpoint": "checkpoint"},
 }
+
+
+MATCHES_ALL = {"name_server": "127.0.0.1:9876", "pattern": ".*"}
 
 
 def changed(**sections: Any) -> dict[str, Any]:
@@ -283,10 +287,13 @@ def test_what_is_no_pipeline_is_refused(
         ({"joins": [{"path": "x", "on": []}]}, "joins[1].on"),
         ({"sink__mode": "changes"}, "sink.key"),
         ({"sink__key": ["a"]}, "sink.key"),
+        ({"sink__mode": "changes", "sink__key": ["a"], "sink__keep_days": 3}, "sink.keep_days"),
         ({"dead_letters": {"path": "d", "mode": "changes", "key": ["a"]}}, "dead_letters.mode"),
         ({"dead_letters": {"topic": "d", "keep_days": 3}}, "dead_letters.keep_days"),
         ({"dead_letters": {"topic": "d", "options": {"sendDepht": 4}}}, "dead_letters.options"),
         ({"dead_letters": {"topic": "orders"}}, "dead_letters.topic"),
+        ({"source": MATCHES_ALL, "dead_letters": {"topic": "orders-dead"}}, "dead_letters.topic"),
+        ({"source": MATCHES_ALL, "sink": {"topic": "clean"}}, "sink.topic"),
         ({"sink__path": "dead/lake"}, "dead_letters.path"),
         ({"sink__path": "checkpoint"}, "run.checkpoint"),
         ({"run__options": {"sql.shuffle.partitions": 2}}, "run.options.sql.shuffle.partitions"),
@@ -297,6 +304,22 @@ def test_what_keys_say_together_is_checked(sections: dict[str, Any], key: str) -
     mistakes = check_spec(spec(**sections), {})
     assert [mistake.key for mistake in mistakes] == [key]
     assert check_spec(spec(), {}) == []
+
+
+def test_an_exported_window_has_the_columns_of_joins() -> None:
+    window = {"name": "w", "length": "1 hour", "watermark": "1 hour", "totals": {"n": "count(*)"}}
+    joined = spec(joins=[{"path": "x", "on": "a"}], windows=[{**window, "path": "totals"}])
+    text = module_text(joined, "orders.toml")
+    assert "return totals_of(apply_joins(good_rows(), SPEC.joins), SPEC.windows[0])" in text
+
+
+def test_a_pattern_that_leaves_out_what_is_written_is_good() -> None:
+    (mistake,) = check_spec(spec(source=MATCHES_ALL, sink={"topic": "a|b"}), {})
+    pattern = mistake.fix.partition("pattern = '")[2][:-1]
+    assert check_spec(spec(source=MATCHES_ALL | {"pattern": pattern}, sink={"topic": "a|b"})) == []
+    assert check_spec(spec(source=MATCHES_ALL | {"pattern": pattern}, sink={"topic": "a"})) != []
+    other = {"topic": "orders", "name_server": "elsewhere:9876"}
+    assert check_spec(spec(sink=other)) == [], "a topic of another cluster"
 
 
 def test_windows_have_names_of_their_own() -> None:
