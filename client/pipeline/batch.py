@@ -59,7 +59,8 @@ class BatchWork:
                 refused = self.sink.append(good, batch)
             bad = rows.where(sf.col(REASON).isNotNull())
             if refused is not None and not refused.isEmpty():
-                more = rows.drop(REASON).join(refused, list(PLACE)).select(*rows.columns)
+                once = refused.dropDuplicates(list(PLACE))  # a join may double rows
+                more = rows.drop(REASON).join(once, list(PLACE)).select(*rows.columns)
                 counts = with_refused(counts, count_rows(more))
                 bad = bad.unionByName(more)
             if self.dead_letters is not None:

@@ -84,6 +84,27 @@ def test_what_the_sink_writes_is_read_by_the_source_and_the_sdk(namesrv: str) ->
 
 
 @pytest.mark.loss
+def test_java_s_broker_takes_tombstones_and_tells_what_it_refuses(namesrv: str) -> None:
+    """A tombstone alone, then one row of three that is too large for the broker."""
+    topic = f"SparkRefused-{os.urandom(4).hex()}"
+    trio.run(create, namesrv, topic)
+    write(namesrv, topic, {"value": [None], "key": ["k"]})
+    given = {"nameServer": namesrv, "topic": topic, "compressOverBytes": "1g"}
+    writer = TaskWriter(parse_sink_options(given, streaming=False), {"value": 0}, "query", (1,))
+    columns = {"value": [b"a", b"x" * 5_000_000, b"b"], "place": [7, 8, 9]}
+    refused = list(writer.refused(iter([pa.RecordBatch.from_pydict(columns)])))
+    ((mark, reason),) = (row for part in refused for row in part)
+    assert mark == (8,)
+    assert reason.startswith("the broker refuses the message: the message is illegal")
+    trio.run(wait_indexed, namesrv, topic, 3)
+    reader = new_reader(namesrv, topic, startingOffsets="earliest")
+    try:
+        assert next_batch(reader, reader.initialOffset())[0] == [b"", b"a", b"b"]
+    finally:
+        reader.stop()
+
+
+@pytest.mark.loss
 def test_a_topic_that_was_created_again_on_java_s_broker(namesrv: str) -> None:
     trio.run(create, namesrv, "SparkAgain")
     write(namesrv, "SparkAgain", {"value": [b"old"] * 20, "shardingKey": ["k"] * 20})

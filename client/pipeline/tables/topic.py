@@ -105,7 +105,6 @@ def send(messages: DataFrame, options: Mapping[str, str]) -> DataFrame:
         in Spark's cache: the caller calls ``unpersist``.
     """
     refused = send_rows(messages, options, tuple(PLACE))
-    refused = refused.withColumnRenamed(REFUSED, REASON).dropDuplicates(list(PLACE))
-    refused = refused.persist(StorageLevel.MEMORY_AND_DISK)
+    refused = refused.withColumnRenamed(REFUSED, REASON).persist(StorageLevel.MEMORY_AND_DISK)
     refused.count()  # sends
     return refused

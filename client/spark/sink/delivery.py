@@ -284,7 +284,7 @@ class Delivery:
 
     def _request(self, batch: SinkBatch, broker: str, queue_id: int) -> Command:
         elements = batch.elements
-        # RocketMQ's broker refuses a request without a body, and takes such a message in a batch.
+        # RocketMQ's broker fails at a request without a body, and takes such a message in a batch.
         alone = len(elements) == 1 and bool(elements[0].body)
         header = SendMessageHeader(
             producer_group=self.options.producer_group,
