@@ -477,7 +477,11 @@ def test_the_commands_bring_a_topic_into_a_lake(
         (json.dumps(orders[0]).encode(), "amount"),
         (b"no JSON", "the body is not a JSON object"),
     }
-    assert call("replay", "--where", "mq_reason = 'amount'") == {"sent": 1, "left_out": 0}
+    assert call("replay", "--where", "mq_reason = 'amount'") == {
+        "sent": 1,
+        "left_out": 0,
+        "refused": {},
+    }
     assert main(["infer", file]) == 2
     assert "exists; compare it first" in capfd.readouterr().err
     assert main(["run", file, "--trigger", "soon"]) == 2
@@ -531,9 +535,12 @@ def test_the_guide_of_ten_minutes(
     capfd.readouterr()
     assert main(["check", "orders.toml", "--online", "--file-only"]) == 0, capfd.readouterr()
     written = Path("orders.toml").read_text()
+    alias = running.namesrv.replace("127.0.0.1", "localhost")
+    same_topic = f'topic = "orders"\nname_server = "{alias}"'
     for wrong, right, message in (
         ('path = "dead-letters/orders"', 'topic = "nowhere"', "topic nowhere does not exist"),
         ('topics = ["orders"]', 'topics = ["ordres"]', "servers do not know topic ordres"),
+        ('path = "dead-letters/orders"', same_topic, "the pipeline reads this topic"),
     ):
         assert wrong in written
         Path("orders.toml").write_text(written.replace(wrong, right))
