@@ -15,7 +15,7 @@ from triomq.client.pipeline.spec import Spec, TableSpec, resolved
 from triomq.client.pipeline.spec_check import tables_of
 from triomq.client.spark.driver_client import DriverClient
 from triomq.client.spark.errors import SourceError
-from triomq.client.spark.name_servers import NameServers, writable
+from triomq.client.spark.name_servers import RouteReader, writable
 from triomq.client.spark.options import parse_options
 from triomq.client.spark.query_begin import readable_bounds
 from triomq.client.spark.sink.sink_options import parse_sink_options
@@ -86,7 +86,7 @@ class OnlineCheck:
         given = {"nameServer": table.name_server or "", **resolved(table.options)}
         options = parse_sink_options(given, streaming=False)
         try:
-            with NameServers(options.name_server, options.access) as servers:
+            with RouteReader(options.name_server, options.access) as servers:
                 route = servers.routes([topic], writable)[topic]
         except SourceError as error:
             self.add(f"{key}.name_server", error, "check name_server and access of the table")

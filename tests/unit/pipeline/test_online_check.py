@@ -49,7 +49,7 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> dict[Queue, Bounds]:
     )
     monkeypatch.setattr(online_check, "DriverClient", lambda _: cluster)
     monkeypatch.setattr(online_check, "readable_bounds", lambda *_: found)
-    monkeypatch.setattr(online_check, "NameServers", Servers)
+    monkeypatch.setattr(online_check, "RouteReader", Servers)
     monkeypatch.setattr(
         online_check, "limits", lambda addresses, _: {each: SIZES[each] for each in addresses}
     )
