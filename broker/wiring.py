@@ -217,12 +217,12 @@ def open_server(
         services.filters,
     )
     pop_checks = PopChecks(topics, groups, live, config.broker_ip, services.pops, services.limits)
-    relays = Relays(store, clients, config.broker_name)
     check = AccessCheck(services.control) if services.control is not None else None
+    relays = Relays(store, clients, config.broker_name, check)
     require = check.require_for_body if check is not None else None
     processors = Processors(
         send=send,
-        send_back=SendBack(send, groups, live, config.broker_ip),
+        send_back=SendBack(send, groups, live, config.broker_ip, check),
         recalls=Recalls(send, live, config.broker_name, role.slave is not None),
         transactions=TransactionRequests(
             send, services.transactions.transactions if role.slave is None else None
@@ -256,7 +256,7 @@ def open_server(
             Routes(services.registrar.servers, connector),
         ),
         pop_rollbacks=PopRollbacks(config.store.root),
-        query=QueryMessages(store),
+        query=QueryMessages(store, check),
         queues=QueueOffsetRequests(store),
         offsets=GroupOffsetRequests(store, topics, groups, offsets, delayed),
         clients=Clients(services.clients, groups, topics, services.filters, live),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import attrs
 
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.access.resources import Action
 from triomq.remoting.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.query import (
@@ -16,6 +17,8 @@ from triomq.remoting.protocol.headers.query import (
     QueryMessageResponseHeader,
     ViewMessageHeader,
 )
+from triomq.remoting.protocol.record_reader import decode_records
+from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.requests import Request, Response
 
 UNIQUE_COUNT_MAX = 32
@@ -26,6 +29,8 @@ class QueryMessages:
     """The handlers; both may wait for the disk."""
 
     store: MessageStore
+    access: AccessCheck | None = None
+    """Set where requests are authorized."""
 
     async def by_key(self, request: Request) -> Response:
         """Return the messages that the key index names; the client compares the keys.
@@ -51,7 +56,9 @@ class QueryMessages:
     async def by_offset(self, request: Request) -> Response:
         """Return the record that begins at a log offset."""
         header: ViewMessageHeader = request.header
-        return Response(body=await record_at(self.store, header.offset))
+        record = await record_at(self.store, header.offset)
+        may_read(self.access, request, record, Action.GET)
+        return Response(body=record)
 
 
 async def record_at(store: MessageStore, offset: int) -> bytes:
@@ -60,3 +67,12 @@ async def record_at(store: MessageStore, offset: int) -> bytes:
     if record is None:
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
     return record
+
+
+def may_read(access: AccessCheck | None, request: Request, record: bytes, action: Action) -> None:
+    """Refuse a request that names a record by its place, unless its user may do *action* on the
+    topic. Raises: Rejected.
+    """
+    if access is not None:
+        for message in decode_records(record):
+            access.require_message(request, message, action)

@@ -15,9 +15,10 @@ import attrs
 import trio
 
 from triomq.broker.processors.bodies import decode_answer
-from triomq.broker.processors.query import record_at
+from triomq.broker.processors.query import may_read, record_at
 from triomq.broker.services.groups import ConsumerGroup, GroupTable, Member
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.access.resources import Action
 from triomq.remoting.errors import Rejected, RemotingError, RequestTimeout
 from triomq.remoting.protocol.bodies.offsets import (
     ConsumerStatus,
@@ -36,6 +37,8 @@ from triomq.remoting.protocol.headers.client import (
 )
 from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
 from triomq.remoting.protocol.ids import decode_offset_message_id
+from triomq.remoting.protocol.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
+from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
 
@@ -54,6 +57,8 @@ class Relays:
     store: MessageStore
     clients: GroupTable[Connection]
     broker_name: str
+    access: AccessCheck | None = None
+    """Set where requests are authorized."""
     _unanswered: Counter[Connection] = attrs.field(factory=Counter, init=False)
 
     async def running(self, request: Request) -> Response:
@@ -61,7 +66,7 @@ class Relays:
         header: ConsumerRunningHeader = request.header
         member = self._member(header.consumer_group, header.client_id)
         return await self._relay(
-            header.consumer_group, member, Command(request.code, ext=request.ext())
+            header.consumer_group, member, Command(request.code, ext=_unsigned(request))
         )
 
     async def consume_directly(self, request: Request) -> Response:
@@ -69,7 +74,8 @@ class Relays:
         header: ConsumeDirectlyHeader = request.header
         member = self._member(header.consumer_group, header.client_id)
         record = await self._record(header.message_id)
-        ext = {**request.ext(), "brokerName": self.broker_name}
+        may_read(self.access, request, record, Action.SUB)
+        ext = {**_unsigned(request), "brokerName": self.broker_name}
         return await self._relay(
             header.consumer_group, member, Command(request.code, ext=ext, body=record)
         )
@@ -213,3 +219,9 @@ class Relays:
         return Response(
             answer.code, body=bytes(answer.body), remark=answer.remark, ext=dict(answer.ext or {})
         )
+
+
+def _unsigned(request: Request) -> dict[str, str]:
+    """Return the fields of a request for a client, which must not be able to repeat it."""
+    signing = (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE)
+    return {name: value for name, value in request.ext().items() if name not in signing}

@@ -2,8 +2,10 @@
 
 A need comes from the header object that the handler takes, or from the decoded body that it takes,
 so that check and handler never see two readings of the same bytes. A code without an entry is
-refused. Where Java lets a valid signature be enough although the request reads or changes what
-belongs to somebody, the entry says more than Java; ``STRICTER`` names each with its reason.
+refused. Requests that name a message by its place in the log (33, 36, 309) are checked again when
+its topic is known. Where Java lets a valid signature be enough although the request reads or
+changes what belongs to somebody, the entry says more than Java; ``STRICTER`` names each with its
+reason.
 
 Source: remoting/…/header/*.java (annotations RocketMQAction and RocketMQResource),
 auth/…/authorization/builder/DefaultAuthorizationContextBuilder.java, and the answers of RocketMQ
@@ -83,13 +85,6 @@ def _unregister(header: Any, _: str) -> Needs:
     return () if header.consumer_group is None else (group_need(header.consumer_group, SUB),)
 
 
-def _view(header: Any, cluster: str) -> Needs:
-    """Without a topic it is any message of the broker."""
-    return (
-        (cluster_need(cluster, GET),) if header.topic is None else (topic_need(header.topic, GET),)
-    )
-
-
 def _group_lag(header: Any, _: str) -> Needs:
     yield group_need(header.consumer_group, GET)
     if header.topic_list:
@@ -138,7 +133,7 @@ HEADER_NEEDS: Mapping[int, FromHeader] = {
     Code.CHANGE_MESSAGE_INVISIBLETIME: _group_then_topic(SUB),
     Code.POLLING_INFO: _group_then_topic(GET),
     Code.QUERY_MESSAGE: _topic(SUB, GET),
-    Code.VIEW_MESSAGE_BY_ID: _view,
+    Code.VIEW_MESSAGE_BY_ID: lambda header, _: _named_topic(header.topic, GET),
     Code.UPDATE_CONSUMER_OFFSET: _topic_then_group(SUB, UPDATE),
     Code.QUERY_CONSUMER_OFFSET: _topic_then_group(SUB, GET),
     Code.GET_CONSUMER_LIST_BY_GROUP: _consumer_group(SUB, GET),
@@ -257,7 +252,6 @@ BODY_NEEDS: Mapping[int, FromBody] = {
 
 STRICTER: Mapping[int, str] = {
     Code.LITE_PULL_MESSAGE: "it reads messages as PULL_MESSAGE does",
-    Code.VIEW_MESSAGE_BY_ID: "without a topic it reads any message of the broker",
     Code.BATCH_ACK_MESSAGE: "it acknowledges as ACK_MESSAGE does",
     Code.QUERY_ASSIGNMENT: "it tells the queues of a consumer, as over gRPC",
     Code.SET_MESSAGE_REQUEST_MODE: "it changes how a group reads a topic",

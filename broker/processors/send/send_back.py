@@ -18,6 +18,7 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.store.draft import Draft
 from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
+from triomq.remoting.access.resources import Action
 from triomq.remoting.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import ResponseCode
@@ -39,6 +40,7 @@ from triomq.remoting.protocol.message_properties import (
 )
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
+from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.requests import Request, Response
 
 FIRST_RETRY_LEVEL = 3
@@ -52,6 +54,8 @@ class SendBack:
     groups: SubscriptionGroups
     live: LiveSettings
     broker_ip: str
+    access: AccessCheck | None = None
+    """Set where requests are authorized."""
 
     def handle(self, request: Request) -> Response | Awaitable[Response]:
         """Store a copy of the message. Raises: Rejected."""
@@ -75,6 +79,8 @@ class SendBack:
         header: SendBackHeader = request.header
         pipeline = self.pipeline
         message = await self._read(header)
+        if self.access is not None:  # the copy can be read by the group
+            self.access.require_message(request, message, Action.SUB)
         limit = deliveries_max(group, request.version, header.max_reconsume_times)
         dead = message.reconsume_times >= limit or header.delay_level < 0
         if dead:

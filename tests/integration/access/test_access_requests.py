@@ -17,6 +17,12 @@ from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.auth import UserHeader
+from triomq.remoting.protocol.headers.query import ViewMessageHeader
+from triomq.remoting.protocol.headers.send import (
+    SendBackHeader,
+    SendMessageHeader,
+    SendMessageResponseHeader,
+)
 
 PASSWORDS_ARE_FOR_SUPER_USERS = "Java shows passwords to everybody with Get on the cluster"
 DIFFERENT = {"normal lists": PASSWORDS_ARE_FOR_SUPER_USERS}
@@ -130,3 +136,51 @@ async def test_users_and_rules_are_there_after_a_crash_and_only_the_owner_reads_
             assert caller.ask(reading, "frank", "wrong").code == ResponseCode.NO_PERMISSION
 
         await trio.to_thread.run_sync(ask, broker.address, check)
+
+
+async def test_no_message_of_another_topic_is_read_by_its_place_in_the_log(tmp_path: Path) -> None:
+    async with running_broker(tmp_path, **SETTINGS) as broker:
+
+        def work() -> None:
+            with BlockingConnection(broker.address) as connection:
+                caller = Caller(connection)
+                caller.create_user("mallory")
+                mine = [["Topic:mine", ["Get"]], ["Topic:mine", ["Sub"]], ["Group:G", ["Sub"]]]
+                caller.grant("mallory", mine, None)
+                for topic in "mine", "secret":
+                    fields = send_fields(topic)
+                    sent = caller.ask_root(Code.SEND_MESSAGE, fields, b"x")
+                    assert sent.code == 0, sent.remark
+                    header = sent.header(SendMessageResponseHeader)
+                    offset = int(header.message_id[16:], 16)
+                    for said in (None, "mine"):
+                        seen = caller.ask(
+                            request(Code.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset, said)),
+                            "mallory",
+                        )
+                        assert (seen.code == 0) == (topic == "mine"), (topic, said, seen)
+                    back = caller.ask(
+                        request(
+                            Code.CONSUMER_SEND_MSG_BACK,
+                            SendBackHeader(offset, "G", 1, origin_topic="mine"),
+                        ),
+                        "mallory",
+                    )
+                    assert (back.code == 0) == (topic == "mine"), (topic, back)
+                    if topic == "secret":
+                        assert "no permission to access Topic:secret" in (back.remark or "")
+
+        await trio.to_thread.run_sync(work)
+
+
+def send_fields(topic: str) -> SendMessageHeader:
+    return SendMessageHeader(
+        producer_group="P",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_count=1,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1,
+        flag=0,
+    )
