@@ -7,9 +7,11 @@ Source of the code numbers: remoting/…/protocol/ResponseCode.java.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from triomq.remoting.protocol.codes import ResponseCode
+
+E = TypeVar("E", bound=BaseException)
 
 REPR_MAX = 300
 """Maximum number of characters of an error's text in its repr."""
@@ -30,6 +32,14 @@ class TrioMQError(Exception):
 
 
 _NO_REASON = "no reason given"
+
+
+def shorten(error: E) -> E:
+    """Remove the traceback of an expected error, which then begins where it is raised next."""
+    if isinstance(error, TrioMQError):
+        error.__traceback__ = None
+    return error
+
 
 BROKER_ERRORS: dict[int, type[BrokerError]] = {}
 """Response code → class; other codes (results of pulls, for example) give a ``BrokerError``."""
@@ -85,6 +95,9 @@ class RequestNotSupported(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPOR
     """REQUEST_CODE_NOT_SUPPORTED (3)."""
 
     fix = "this server is too old or of another kind for the request"
+    fixes: ClassVar = {
+        "get_routeinfo": "this is a broker: give the address of a name server, port 9876"
+    }
 
 
 class TransactionFailed(BrokerError, code=ResponseCode.TRANSACTION_FAILED):

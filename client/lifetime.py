@@ -11,15 +11,29 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import trio
 
 from triomq.client.background import open_background
-from triomq.client.errors import NotRunning
+from triomq.client.broker_errors import shorten
+from triomq.client.errors import NotRunning, TrioMQError
 
 
-class Lifetime(ABC):
+class OnlyAsync:
+    """Base of classes that ``async with`` starts: ``with`` raises an error that says so."""
+
+    if not TYPE_CHECKING:  # type checkers find the mistake, because they see no such method
+
+        def __enter__(self) -> NoReturn:
+            name = type(self).__name__
+            raise TypeError(f"write `async with` for a {name}, or use triomq.sync.{name}")
+
+        def __exit__(self, *error: object) -> None:
+            """Complete the protocol: ``with`` looks for both methods."""
+
+
+class Lifetime(OnlyAsync, ABC):
     """An object that runs for the time of its ``async with`` block."""
 
     _context: AbstractAsyncContextManager[None] | None = None
@@ -87,7 +101,10 @@ class Lifetime(ABC):
             raise NotRunning(f"this {type(self).__name__} was started before: make a new one")
         self._loop = trio.lowlevel.current_trio_token()
         self._context = self._hosted()
-        await self._context.__aenter__()
+        try:
+            await self._context.__aenter__()
+        except TrioMQError as error:
+            raise shorten(error)  # noqa: B904
         return self
 
     def _require_own_loop(self) -> None:
@@ -124,4 +141,7 @@ class Lifetime(ABC):
             raise NotRunning(
                 f"this {type(self).__name__} was not started: use it with `async with`"
             )
-        return await self._context.__aexit__(kind, error, trace)
+        try:
+            return await self._context.__aexit__(kind, error, trace)
+        except TrioMQError as crash:
+            raise shorten(crash)  # noqa: B904

@@ -30,10 +30,14 @@ def check_group(group: str) -> str:
     """Return a group name that brokers accept. Raises: ``SettingsError``."""
     if not isinstance(group, str):
         raise SettingsError(f"a group's name must be a text, not {_shown(group)}")
-    if len(group) > GROUP_LENGTH_MAX or _NAME.fullmatch(group) is None or group in _DEFAULT_GROUPS:
+    if group in _DEFAULT_GROUPS:
+        raise SettingsError(
+            f"group {group!r} cannot be used: it is RocketMQ's default; choose another name"
+        )
+    if len(group) > GROUP_LENGTH_MAX or _NAME.fullmatch(group) is None:
         raise SettingsError(
             f"group {group!r} cannot be used: 1 to {GROUP_LENGTH_MAX} characters out of letters,"
-            " digits, '_', '-', '%' and '|', and not one of RocketMQ's default names"
+            " digits, '_', '-', '%' and '|'"
         )
     return group
 

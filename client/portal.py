@@ -22,6 +22,7 @@ import trio
 
 from triomq.client.arguments import check_timeout
 from triomq.client.background import open_background, sole_error
+from triomq.client.broker_errors import shorten
 from triomq.client.errors import CallTimeout, ForkDetected, NotRunning
 
 logger = logging.getLogger(__name__)
@@ -245,6 +246,7 @@ class Portal(Generic[T]):
         try:
             trio.run(self._main)
         except BaseException as error:  # handed to the caller that waits, which raises it once
+            shorten(error)
             if not self._entered.done():
                 self._entered.set_exception(error)
                 self._left.set_result(None)
@@ -306,7 +308,7 @@ class Portal(Generic[T]):
             with call.scope:
                 result = await function(*args, **kwargs)
         except Exception as error:  # any error of the function belongs to the caller
-            call.fail(error)
+            call.fail(shorten(error))
         except BaseException:
             call.fail(NotRunning("this object stopped during the call; its outcome is unknown"))
             raise

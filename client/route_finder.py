@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from triomq.client.back_off import until_reached
+from triomq.client.broker_errors import shorten
 from triomq.client.calls import Calls
 from triomq.client.config import ClientSettings
 from triomq.client.errors import (
@@ -286,9 +287,12 @@ class RouteFinder:
         if queues:
             return queues
         limit = self.settings.route_timeout if seconds is None else seconds
-        return await self._through_outages(
-            lambda left: self._publish_queues_once(topic, template, queues_max), limit
-        )
+        try:
+            return await self._through_outages(
+                lambda left: self._publish_queues_once(topic, template, queues_max), limit
+            )
+        except TrioMQError as error:
+            raise shorten(error)  # noqa: B904
 
     async def _publish_queues_once(
         self, topic: str, template: str, queues_max: int

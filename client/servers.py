@@ -73,7 +73,7 @@ def namesrv_addresses(
     except ValueError as error:
         raise SettingsError(
             f"name server addresses {text!r}: {error}; write 'host:port', several separated by ';'"
-        ) from error
+        ) from None
     return tuple(dict.fromkeys(addresses))
 
 

@@ -38,6 +38,7 @@ from triomq.client.errors import (
     RouteNotFound,
     TopicNotFound,
 )
+from triomq.client.lifetime import OnlyAsync
 from triomq.client.servers import checked_access, listed_name_servers, namesrv_addresses
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
@@ -83,7 +84,7 @@ CLIENT_TIMEOUT_SECONDS = 15.0
 T = TypeVar("T")
 
 
-class Admin:
+class Admin(OnlyAsync):
     """Administration of one cluster: ``async with Admin(…) as admin``.
 
     ``namesrv`` is ``"host:9876;host2:9876"`` or a list; None takes the environment variable

@@ -15,6 +15,7 @@ import attrs
 import msgspec
 
 from triomq.client.arguments import check_delay_level, key_words, shown, whole_number
+from triomq.client.broker_errors import shorten
 from triomq.client.config import ProducerSettings
 from triomq.client.errors import MessageInvalid, TopicInvalid
 from triomq.client.names import check_topic
@@ -118,23 +119,26 @@ def prepare(
         _check_body(topic, body, settings, deletes=bool(keys))
     if flag:
         flag = _check_flag(flag)
-    if (
-        not (keys or properties or delay_level or timer)
-        and sharding_key is None
-        and type(message_id) is str
-        and len(message_id) <= _ID_LENGTH_MAX
-        and message_id.isalnum()
-        and message_id.isascii()
-    ):
-        try:
-            prefix = _prefixes.get((tag, wait_stored))
-        except TypeError:  # a tag that cannot be hashed is not a text: refused below
-            prefix = None
-        text = f"{prefix or _make_prefix(tag, wait_stored)}{message_id}\x02"
-    else:
-        text = _whole_text(
-            message_id, tag, keys, properties, wait_stored, sharding_key, delay_level, timer
-        )
+    try:
+        if (
+            not (keys or properties or delay_level or timer)
+            and sharding_key is None
+            and type(message_id) is str
+            and len(message_id) <= _ID_LENGTH_MAX
+            and message_id.isalnum()
+            and message_id.isascii()
+        ):
+            try:
+                prefix = _prefixes.get((tag, wait_stored))
+            except TypeError:  # a tag that cannot be hashed is not a text: refused below
+                prefix = None
+            text = f"{prefix or _make_prefix(tag, wait_stored)}{message_id}\x02"
+        else:
+            text = _whole_text(
+                message_id, tag, keys, properties, wait_stored, sharding_key, delay_level, timer
+            )
+    except MessageInvalid as error:
+        raise shorten(error)  # noqa: B904
     sys_flag = 0
     if len(body) >= settings.compress_over_bytes:
         body, sys_flag = compress(body, settings)
@@ -273,7 +277,7 @@ def _check_body(topic: str, body: object, settings: ProducerSettings, *, deletes
     if not isinstance(body, _BYTES):
         raise MessageInvalid(
             f"the body must be bytes, not {type(body).__name__}: encode it, for example with"
-            " .encode()"
+            f" {'.encode()' if isinstance(body, str) else 'json.dumps(…).encode()'}"
         )
     size = len(body)
     if not size and not deletes:
@@ -310,7 +314,7 @@ def _properties(
         try:
             made = user_properties(properties)
         except LocalProtocolError as error:
-            raise MessageInvalid(str(error)) from error
+            raise MessageInvalid(str(error)) from None
     if tag is not None:
         check_tag(tag)
     if tag:

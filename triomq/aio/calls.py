@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 import trio
 
 from triomq.client.errors import HandlerInvalid, NotRunning
+from triomq.client.lifetime import OnlyAsync
 from triomq.client.portal import CallCancelled, Portal
 
 A = TypeVar("A")
@@ -84,7 +85,7 @@ async def call_in_asyncio(
     return future.result()
 
 
-class AsyncioLifetime(Generic[T]):
+class AsyncioLifetime(OnlyAsync, Generic[T]):
     """An object of ``triomq`` (the target) that runs in a thread of its own.
 
     It runs for the time of an ``async with`` block, or from ``start`` to ``stop``, and belongs to

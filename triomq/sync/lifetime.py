@@ -7,7 +7,7 @@ import logging
 import sys
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import trio
 
@@ -49,6 +49,18 @@ class BlockingLifetime(Generic[T]):
 
     def __enter__(self) -> Self:
         return self.start()
+
+    if not TYPE_CHECKING:  # type checkers find the mistake, because they see no such method
+
+        async def __aenter__(self) -> NoReturn:
+            name = type(self).__name__
+            raise TypeError(
+                f"write `with` for a triomq.sync.{name}; `async with` is for triomq.{name} (Trio)"
+                f" and triomq.aio.{name} (asyncio)"
+            )
+
+        async def __aexit__(self, *error: object) -> None:
+            """Complete the protocol: ``async with`` looks for both methods."""
 
     def __exit__(
         self,
