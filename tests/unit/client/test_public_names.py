@@ -24,7 +24,7 @@ MADE_BY_THE_SDK |= {"InProcessCluster", "Simulation", "Transaction"}
 """Classes that programs get and do not call."""
 SYSTEM = "triomq.remoting.simulated."
 """The simulated system, of which programs use what ``docs/testing.md`` lists."""
-INTERNAL = {"ReceivedMessage": {"owner"}}
+INTERNAL = {"ReceivedMessage": {"owner"}, "Probes.__init__": {"clients"}}
 OF_THE_WIRE = "triomq.remoting.protocol."
 """Modules whose classes have more methods than a program of the SDK needs."""
 packages = pytest.mark.parametrize(
