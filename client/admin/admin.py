@@ -79,8 +79,7 @@ from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.tls.client import Tls
 
 DEFAULT_QUEUES = topics.DEFAULT_QUEUES
-CLIENT_TIMEOUT_SECONDS = 15.0
-"""a broker waits 10 s for a client before it gives up"""
+CLIENT_TIMEOUT_SECONDS = 15.0  # a broker waits 10 s for a client before it gives up
 T = TypeVar("T")
 
 
