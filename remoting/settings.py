@@ -237,6 +237,7 @@ def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Load
     values: dict[tuple[str, ...], Any] = {}
     origins: dict[str, str] = {}
     ignored: list[tuple[KeyRow, str]] = []
+    shown: dict[str, None] = {}
     for source in sources:
         for entry in source.entries:
             place = source.place(entry)
@@ -244,6 +245,8 @@ def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Load
                 path, described = fields[entry.key]
                 values[path] = read_value(described, entry.value, place)
                 origins[entry.key] = place
+                if described.secret and source.name.startswith("option"):
+                    shown[entry.key] = None
                 continue
             row = known.rows.get(entry.key)
             if row is None:
@@ -254,7 +257,12 @@ def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Load
                 problem, fix = known.refusal(row, entry.value)
                 raise ConfigError(place, problem, fix)
             ignored.append((row, entry.value))
-    return Loaded(_build(cls, values, ()), known.warnings(ignored), origins)
+    warnings = [
+        f"{key} is a secret, and every user of this machine can read options in the list of"
+        " processes: write it into the file"
+        for key in shown
+    ]
+    return Loaded(_build(cls, values, ()), (*known.warnings(ignored), *warnings), origins)
 
 
 def read_value(described: Setting, text: str, place: str) -> Any:
@@ -265,7 +273,8 @@ def read_value(described: Setting, text: str, place: str) -> Any:
     except ValueError as error:
         reason, _, fix = str(error).partition("; ")
         wanted = fix or described.range_text() or f"give it a {described.kind.name}"
-        raise ConfigError(place, f"{described.java}={written}: {reason}", wanted) from None
+        value = "…" if described.secret else written
+        raise ConfigError(place, f"{described.java}={value}: {reason}", wanted) from None
 
 
 def render(config: Any, *, secrets: bool = False) -> dict[str, str]:

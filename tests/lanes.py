@@ -97,7 +97,11 @@ CI = (
         ports="17250-19499",
         after=("install-peers",),
     ),
-    Lane("slow", selection("slow", "slow and not compat and not spark"), ports="23500-31999"),
+    Lane(
+        "slow",
+        selection("slow", "slow and not compat and not spark", "-n", "2", "--dist", "loadfile"),
+        ports="23500-31999",
+    ),
     Lane("pythons", ("make", "test-pythons")),
     Lane("fuzz", ("make", "fuzz")),
     Lane("site", ("make", "site")),

@@ -99,6 +99,18 @@ def test_settings_that_leave_a_door_open_or_nobody_in_end_the_start(
     assert complaint in str(caught.value)
 
 
+def test_a_secret_is_in_no_error_and_an_option_with_one_is_warned_of() -> None:
+    broken = [Entry("initAuthenticationUser", '{"username":"root","passwort":"hidden"}')]
+    with pytest.raises(ConfigError) as caught:
+        load_broker_config(None, environment={}, definitions=broken)
+    assert "hidden" not in str(caught.value)
+    given = [Entry("initAuthenticationUser", '{"username":"root","password":"hidden"}')]
+    loaded = load_broker_config(None, environment={}, definitions=given)
+    (warning,) = loaded.warnings
+    assert "list of processes" in warning
+    assert "hidden" not in warning + repr(loaded.config)
+
+
 async def test_a_white_list_leaves_out_one_check_of_the_codes_it_names(tmp_path: Path) -> None:
     """And a listed request opens nothing for others of its connection."""
     async with broker_group(tmp_path) as group:
