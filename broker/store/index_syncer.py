@@ -73,20 +73,23 @@ class IndexSyncer:
     async def run(self) -> None:
         """Run the task "store-index-syncer". Raises: FlushFailed."""
         due = trio.current_time() + self.config.checkpoint_interval_ms / 1000
+        saving = False
         while True:
             with trio.move_on_after(self.config.index_write_interval_ms / 1000):
                 await self._soon.wait()
             try:
                 await self._follow_clock()
-                saving = self._soon.is_set() or trio.current_time() >= due
+                saving = saving or self._soon.is_set() or trio.current_time() >= due
                 await self._write_out(
                     0
                     if saving or len(self.queues.dirty) <= self.config.open_files_max
                     else TAIL_BYTES_LEAST
                 )
-                if saving or self._soon.is_set():
+                saving = saving or self._soon.is_set()
+                if saving:
                     self._soon = trio.Event()
                     await self.save()
+                    saving = False
                     due = trio.current_time() + self.config.checkpoint_interval_ms / 1000
             except DiskFull as error:  # entries stay in memory, and appends are refused
                 if self.health.queue_fault is None:
@@ -95,6 +98,8 @@ class IndexSyncer:
                         error,
                     )
                 self.health.queue_fault = error
+                saving = saving or self._soon.is_set()
+                self._soon = trio.Event()  # the next try comes after the interval
             else:
                 self.health.queue_fault = None
 

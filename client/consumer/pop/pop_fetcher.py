@@ -129,7 +129,8 @@ class PopFetcher(PopSources):
             loop.recheck()
 
     def pause(self) -> None:
-        self._running = trio.Event()
+        if self._running.is_set():  # otherwise the loops wait for this event
+            self._running = trio.Event()
 
     def resume(self) -> None:
         self._running.set()

@@ -439,6 +439,7 @@ async def test_pause_and_resume(triomq_cluster: InProcessCluster) -> None:
         await send(triomq_cluster.namesrv_address, numbers(10))
         await trio.sleep(0.3)
         assert seen == []
+        consumer.pause()  # once more, while its tasks wait for the end of the first pause
         consumer.resume()
         await until(lambda: len(seen) >= 10)
         await consumer.unsubscribe("T")

@@ -8,8 +8,10 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -494,3 +496,45 @@ async def test_senders_get_the_error_of_a_failed_fsync_at_once_and_it_is_never_r
         await wait_durable(store.flusher, store.appended.value)
     assert store.flushed.value == 0
     close_files(store)
+
+
+@pytest.mark.parametrize("fault", ["_write_out", "save"])
+async def test_a_checkpoint_that_met_a_full_disk_is_tried_again_once_in_an_interval(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+    fault: str,
+) -> None:
+    """Recovery would bring a deleted topic back, so its checkpoint does not wait for the next."""
+    tried: dict[str, list[float]] = {"_follow_clock": [], "_write_out": [], "save": []}
+    began = trio.current_time()
+
+    def call(name: str) -> Callable[..., Awaitable[None]]:
+        async def called(*_: object) -> None:
+            await trio.lowlevel.checkpoint()
+            passed = trio.current_time() - began
+            tried[name].append(passed)
+            if name == fault and passed < 60:
+                raise DiskFull("consumequeue")
+
+        return called
+
+    for name in tried:
+        monkeypatch.setattr(index_syncer.IndexSyncer, name, call(name))
+    config = tiny_config(tmp_path, index_write_interval_ms=1_000)
+    queues: Any = SimpleNamespace(dirty={})
+    health: Any = SimpleNamespace(queue_fault=None)
+    nothing: Any = None
+    syncer = index_syncer.IndexSyncer(
+        config, Disk(), *[nothing] * 3, queues, nothing, health, nothing, nothing, lambda: 0
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(syncer.run)
+        syncer.save_soon()
+        await trio.sleep(30)
+        assert 10 <= len(tried[fault]) <= 40
+        assert health.queue_fault is not None
+        await trio.sleep(40)
+        assert health.queue_fault is None
+        assert 60 <= tried["save"][-1] <= 63
+        nursery.cancel_scope.cancel()
