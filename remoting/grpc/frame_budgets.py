@@ -6,6 +6,9 @@ Source: RFC 9113, section 10.5.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import islice
+
 import attrs
 
 from triomq.remoting.grpc.frames import (
@@ -26,6 +29,16 @@ BURST_SECONDS = 10
 """a budget that was not used for this time is full"""
 _CONTROLS_PER_DATA = 4
 """WINDOW_UPDATEs and the like that a client may send for each frame with data"""
+FEW_RESETS_PER_SECOND = 1
+"""Of a connection, which do not count for its address: behind a shared address the connections that
+flood are closed, not one that cancels a call now and then.
+"""
+_FORGOTTEN_AT_ONCE = 64
+
+
+def always(now: float) -> bool:
+    """Spend nothing."""
+    return True
 
 
 @attrs.define(eq=False)
@@ -57,17 +70,52 @@ class FrameBudget:
 
 
 @attrs.define(eq=False)
+class AddressResets:
+    """The budget of each address for calls that end in a reset, whatever the connection: a client
+    that connects again has no new one.
+    """
+
+    limits: Limits
+    _by_address: dict[str, FrameBudget] = attrs.field(factory=dict, init=False)
+    _used: dict[str, float] = attrs.field(factory=dict, init=False)
+    """Address -> when it used its budget last; those that wait longest come first."""
+
+    def spend(self, address: str, now: float) -> bool:
+        """Take one reset out; return whether the budget had it. Checkpoint: never."""
+        budget = self._by_address.get(address)
+        if budget is None:
+            self._forget(now - BURST_SECONDS)
+            rate = self.limits.most("address_resets_per_second")
+            budget = self._by_address[address] = FrameBudget(rate)
+        self._used.pop(address, None)
+        self._used[address] = now
+        return budget.spend(now)
+
+    def _forget(self, before: float) -> None:
+        """Forget budgets that are full again."""
+        for address, used in list(islice(self._used.items(), _FORGOTTEN_AT_ONCE)):
+            if used < before:
+                del self._used[address], self._by_address[address]
+
+    def __len__(self) -> int:
+        return len(self._by_address)
+
+
+@attrs.define(eq=False)
 class FrameBudgets:
     """The budgets of one connection.
 
     ``header_list_bytes_max``: beyond it a list of headers, or its block, ends the connection.
+    ``spend_of_address`` takes a reset out of the budget of the client's address.
     """
 
     limits: Limits
     header_list_bytes_max: int
+    spend_of_address: Callable[[float], bool] = always
     _block_bytes: int = attrs.field(default=0, init=False)
     _continuations: int = attrs.field(default=0, init=False)
     _resets: FrameBudget = attrs.field(init=False)
+    _few_resets: FrameBudget = attrs.field(init=False)
     _settings: FrameBudget = attrs.field(init=False)
     _pings: FrameBudget = attrs.field(init=False)
     _controls: FrameBudget = attrs.field(init=False)
@@ -75,6 +123,7 @@ class FrameBudgets:
     def __attrs_post_init__(self) -> None:
         most = self.limits.most
         self._resets = FrameBudget(most("resets_per_second"))
+        self._few_resets = FrameBudget(FEW_RESETS_PER_SECOND)
         self._settings = FrameBudget(most("settings_per_second"))
         self._pings = FrameBudget(most("pings_per_second"))
         self._controls = FrameBudget(most("controls_per_second"))
@@ -89,7 +138,7 @@ class FrameBudgets:
 
         Raises: SessionRefused.
         """
-        self._spend(self._resets, "resets_per_second", "calls that end in a reset", now)
+        self._spend_reset("calls that end in a reset", now)
 
     def note(self, kind: int, flags: int, length: int, now: float) -> None:
         """Note a frame of the peer. *now*: seconds, monotonic. Raises: SessionRefused."""
@@ -107,7 +156,7 @@ class FrameBudgets:
             self._continuations += 1
             self._require_block()
         elif kind == RST_STREAM:
-            self._spend(self._resets, "resets_per_second", "cancelled calls", now)
+            self._spend_reset("cancelled calls", now)
         elif kind == SETTINGS:
             self._spend(self._settings, "settings_per_second", "SETTINGS frames", now)
         elif kind == PING:
@@ -136,11 +185,20 @@ class FrameBudgets:
             ErrorCode.ENHANCE_YOUR_CALM,
         )
 
+    def _spend_reset(self, what: str, now: float) -> None:
+        """Count a reset for the connection, and unless it has had few for its address."""
+        self._spend(self._resets, "resets_per_second", what, now)
+        if not self._few_resets.spend(now) and not self.spend_of_address(now):
+            raise self._refusal("address_resets_per_second", f"{what} of one address")
+
     def _spend(self, budget: FrameBudget, limit: str, what: str, now: float) -> None:
         if not budget.spend(now):
-            self.limits.note(limit)
-            raise SessionRefused(
-                f"more than {self.limits.most(limit)} {what} a second",
-                f"send fewer, or raise {self.limits.name(limit)}",
-                ErrorCode.ENHANCE_YOUR_CALM,
-            )
+            raise self._refusal(limit, what)
+
+    def _refusal(self, limit: str, what: str) -> SessionRefused:
+        self.limits.note(limit)
+        return SessionRefused(
+            f"more than {self.limits.most(limit)} {what} a second",
+            f"send fewer, or raise {self.limits.name(limit)}",
+            ErrorCode.ENHANCE_YOUR_CALM,
+        )

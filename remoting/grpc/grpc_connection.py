@@ -22,6 +22,7 @@ from triomq.remoting.address import format_address
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.grpc.call_head import CallHead
 from triomq.remoting.grpc.call_statistics import UNKNOWN_PATH, CallCounters
+from triomq.remoting.grpc.frame_budgets import AddressResets
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.http2_session import (
     Buffers,
@@ -54,6 +55,7 @@ class GrpcShared:
     table: MethodTable
     limits: Limits
     buffers: Buffers
+    resets: AddressResets
     counters: CallCounters
     draining: trio.Event
     limit: LogLimit
@@ -138,8 +140,11 @@ class GrpcConnection:
     _sending: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.session = Http2Session(self.shared.limits, self.shared.buffers)
+        self.session = Http2Session(self.shared.limits, self.shared.buffers, self._spend_of_address)
         self._liveness = Liveness(self.shared.settings, trio.current_time())
+
+    def _spend_of_address(self, now: float) -> bool:
+        return self.shared.resets.spend(self.peer[0], now)
 
     def set_peer(self, peer: tuple[str, int]) -> None:
         """Set the client's address, as a load balancer gives it."""

@@ -22,6 +22,7 @@ import trio
 from triomq.remoting import open_files
 from triomq.remoting.address import format_address, plain_host
 from triomq.remoting.grpc.call_statistics import CallCounters, GrpcStatistics
+from triomq.remoting.grpc.frame_budgets import AddressResets
 from triomq.remoting.grpc.grpc_connection import GrpcConnection, GrpcShared
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.http2_session import Buffers
@@ -80,10 +81,12 @@ class GrpcServer:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
+        limits = Limits(self.settings, self.name)
         self._shared = GrpcShared(
             settings=self.settings,
             table=self.table,
-            limits=Limits(self.settings, self.name),
+            limits=limits,
+            resets=AddressResets(limits),
             buffers=Buffers(self.settings.buffers_bytes_max),
             counters=CallCounters(),
             draining=trio.Event(),

@@ -99,6 +99,14 @@ class GrpcSettings:
         " connection is closed",
         own=True,
     )
+    address_resets_per_second: int = number(
+        "grpcResetsPerAddressPerSecond",
+        2000,
+        "cancelled calls a second of all connections of an address, in bursts of ten times as many,"
+        " not counting one a second of each connection; above it the connection that cancels is"
+        " closed",
+        own=True,
+    )
     settings_per_second: int = number(
         "grpcSettingsPerSecond",
         10,

@@ -20,12 +20,13 @@ Source: RFC 9113; grpc.io, "gRPC over HTTP2".
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from http import HTTPStatus
 
 import attrs
 
 from triomq.remoting.grpc.call_head import CallHead, NotGrpc, checked_size, read_head
-from triomq.remoting.grpc.frame_budgets import FrameBudgets
+from triomq.remoting.grpc.frame_budgets import FrameBudgets, always
 from triomq.remoting.grpc.frames import NUMBER_MAX, ErrorCode, SessionRefused
 from triomq.remoting.grpc.header_encoder import HeaderEncoder
 from triomq.remoting.grpc.http2_connection import (
@@ -124,6 +125,8 @@ class Http2Session:
 
     limits: Limits
     buffers: Buffers
+    spend_of_address: Callable[[float], bool] = always
+    """takes a call that ends in a reset out of the budget of the client's address"""
     draining: bool = attrs.field(default=False, init=False)
     budgets: FrameBudgets = attrs.field(init=False)
     _http2: Http2Connection = attrs.field(init=False)
@@ -149,7 +152,9 @@ class Http2Session:
             connection_window_bytes=most("connection_window_bytes"),
             frame_bytes_max=FRAME_BYTES_MAX,
         )
-        self.budgets = FrameBudgets(self.limits, _HARD_HEADERS * self._header_bytes_max)
+        self.budgets = FrameBudgets(
+            self.limits, _HARD_HEADERS * self._header_bytes_max, self.spend_of_address
+        )
         self._http2 = Http2Connection(announced, self.budgets, encoder)
 
     @property

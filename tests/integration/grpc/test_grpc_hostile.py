@@ -445,3 +445,26 @@ async def test_messages_that_no_handler_takes_stay_within_the_window() -> None:
             assert (frames[-1][0], frames[-1][3][-4:]) == (GOAWAY, (3).to_bytes(4))
         await until(lambda: server.statistics().kept_bytes == 0)
         assert server.statistics().broken == 1
+
+
+async def test_a_client_that_connects_again_has_no_new_budget_of_resets(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flood = b"".join(
+        opened(number, HOLD) + frame(RST_STREAM, 0, number, (8).to_bytes(4))
+        for number in range(1, 161, 2)
+    )
+    async with grpc_serving(Echo(), address_resets_per_second=10) as server:
+        closed = 0
+        for _ in range(3):
+            async with RawClient.open(server) as bad:
+                await bad.send(flood + frame(PING, 0, 0, b"8 bytes."))
+                with trio.fail_after(20):
+                    while (one := await bad.frame()) is not None and one[0] not in (GOAWAY, PING):
+                        pass
+                closed += one is None or one[0] == GOAWAY
+        assert closed >= 1
+        assert server.statistics().refused["grpcResetsPerAddressPerSecond"] == closed
+        assert "raise grpcResetsPerAddressPerSecond" in caplog.text
+        async with channel_to(server) as good:
+            assert await in_thread(good.unary_unary(ECHO), b"1", timeout=20) == b"1"

@@ -27,7 +27,9 @@ from http2_pair import (
     new_session,
 )
 
+from triomq.remoting.grpc.frame_budgets import AddressResets, FrameBudgets
 from triomq.remoting.grpc.frames import SessionRefused
+from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.http2_session import (
     OUTPUT_BYTES_MAX,
     CallEnded,
@@ -36,6 +38,7 @@ from triomq.remoting.grpc.http2_session import (
     CallWritable,
 )
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
+from triomq.remoting.limits import Limits
 
 INITIAL_WINDOW = 4
 ANSWER_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"
@@ -709,3 +712,30 @@ def test_violations_end_the_connection(data: bytes, words: str) -> None:
     with pytest.raises(SessionRefused, match=words):
         session.receive(data, 1.0)
     assert session.take_output()[-17:-8] == frame(GOAWAY, 0, 0, bytes(8))[:9]
+
+
+def test_resets_of_an_address_count_over_its_connections() -> None:
+    """A client that connects again has no new budget; others, and who cancels little, go on."""
+    limits = Limits(GrpcSettings(resets_per_second=10, address_resets_per_second=12), "grpc")
+    resets = AddressResets(limits)
+
+    def flood(address: str, count: int, now: float = 0.0) -> str:
+        """Return the setting that ends a connection with so many resets, if one does."""
+        budgets = FrameBudgets(limits, 1000, lambda now: resets.spend(address, now))
+        try:
+            for _ in range(count):
+                budgets.note(RST_STREAM, 0, 4, now)
+        except SessionRefused as error:
+            return error.fix
+        return ""
+
+    assert flood("10.0.0.1", 90) == ""
+    assert "grpcResetsPerAddressPerSecond" in flood("10.0.0.1", 90)
+    assert flood("10.0.0.1", 10) == ""
+    assert flood("10.0.0.2", 90) == ""
+    assert limits.refused["grpcResetsPerAddressPerSecond"] == 1
+    assert flood("10.0.0.1", 90, now=11.0) == ""
+    for number in range(1000):
+        flood(f"10.1.0.{number}", 11, now=100.0)
+    assert flood("10.0.0.3", 11, now=200.0) == ""
+    assert len(resets) < 1000
