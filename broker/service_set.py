@@ -103,6 +103,7 @@ class ServiceSet:
         """Start the tasks that need no other server."""
         await tasks.start(self.saver.run, name="saver")
         tasks.start_soon(self.clients.run, name="groups-expire")
+        tasks.start_soon(self.clients.run_notices, name="groups-notices")
         tasks.start_soon(self.filters.run, name="filters-expire")
         tasks.start_soon(self.held.run, name="held-pulls-expire")
         tasks.start_soon(self.held_pops.run, name="held-pops-expire")

@@ -246,7 +246,7 @@ def open_server(
         ),
         polls=Polls(store, pop_checks, services.held_pops),
         acknowledgements=Acknowledgements(
-            store, pop_checks, config.broker_name, services.held_pops, require
+            store, pop_checks, config.broker_name, services.held_pops
         ),
         assignments=Assignments(
             topics,

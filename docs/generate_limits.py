@@ -6,12 +6,16 @@ A row names its setting or constant; the value is read from the code.
 from __future__ import annotations
 
 import importlib
+import json
+from pathlib import Path
 from typing import Any
 
 import attrs
 
 from triomq.broker.config import BrokerConfig
 from triomq.namesrv.config import NamesrvConfig
+from triomq.remoting.grpc.grpc_settings import GrpcSettings
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.settings import settings_of
 
 
@@ -30,6 +34,7 @@ class Row:
 
 REFUSED = "`triomq_limit_refusals_total`"
 POOL = "`triomq_requests_refused_total`"
+GRPC_REFUSED = "`triomq_grpc_refused_total`"
 SERVER = [
     Row(
         "one frame",
@@ -330,6 +335,43 @@ BROKER = [
         "`triomq_replication_turned_away_total`",
     ),
 ]
+GRPC = [
+    Row(
+        "calls of a connection at once",
+        "grpcConnectionCallsMax",
+        "calls",
+        "REFUSED_STREAM, the client tries again",
+        GRPC_REFUSED,
+    ),
+    Row(
+        "cancelled calls of a connection, in bursts of ten times as many",
+        "grpcResetsPerSecond",
+        "calls a second",
+        "GOAWAY",
+        GRPC_REFUSED,
+    ),
+    Row(
+        "the same of all connections of an address",
+        "grpcResetsPerAddressPerSecond",
+        "calls a second",
+        "GOAWAY for the connection that cancels more than one a second",
+        GRPC_REFUSED,
+    ),
+    Row(
+        "SETTINGS frames of a connection",
+        "grpcSettingsPerSecond",
+        "frames a second",
+        "GOAWAY",
+        GRPC_REFUSED,
+    ),
+    Row(
+        "PING frames of a connection, beside one for each data frame",
+        "grpcPingsPerSecond",
+        "frames a second",
+        "GOAWAY",
+        GRPC_REFUSED,
+    ),
+]
 CLIENT = [
     Row(
         "queues of a route",
@@ -385,6 +427,7 @@ SECTIONS = (
     ("Every server", SERVER, (BrokerConfig,)),
     ("Name server", NAMESRV, (NamesrvConfig,)),
     ("Broker", BROKER, (BrokerConfig,)),
+    ("gRPC", GRPC, (GrpcSettings,)),
     ("Clients", CLIENT, ()),
 )
 INTRODUCTION = """# Limits
@@ -395,6 +438,20 @@ What a peer can make a server keep or do, and what happens beyond it. A key is a
 ([configuration.md](configuration.md)), anything else a constant. A refusal names the limit and what
 to do; what exists already is never deleted for a limit. Figures are on `/metrics` of the monitor
 port.
+"""
+
+
+HOLDS = """
+## How long a request holds a server
+
+A server has one loop: while a step of a task runs, nobody else is served. Loops over queues,
+topics, groups and members let other tasks run in between, long bodies are read and long answers
+written in a thread, and what would take longer is refused. The tables have the longest step of
+each request code with the input that makes it do the most (`any`: its work does not grow), and that
+of each task. `tests/hostile/test_loop_holds.py` measures it: processor time on the machine of
+[performance.md](performance.md), a broker with 20,000 topics, one of them with 65,535 queues, 5,000
+groups and 50,000 members in one of them, and a name server with 199,000 topics and 9,000 brokers.
+What Python's garbage collector takes depends on everything in the process, and has its own row.
 """
 
 
@@ -418,6 +475,23 @@ def page() -> str:
             f" {row.beyond} | {row.counter} |\n"
             for row in rows
         )
+    return "".join(parts) + holds()
+
+
+def holds() -> str:
+    """The section of how long a request holds a server, as ``loop_holds.json`` has it."""
+    measured = json.loads((Path(__file__).parent / "loop_holds.json").read_text())
+    parts = [HOLDS]
+    for server, found in measured.items():
+        parts.append(
+            f"\n### {server}\n\n| Request code | Its worst input | Longest hold |\n|---|---|---|\n"
+        )
+        parts.extend(
+            f"| {code} {RequestCode(code).name} | {what} | {milliseconds:.1f} ms |\n"
+            for code, what, milliseconds in found["requests"]
+        )
+        parts.append("\n| Task | Longest hold |\n|---|---|\n")
+        parts.extend(f"| {task} | {most:.1f} ms |\n" for task, most in found["tasks"].items())
     return "".join(parts)
 
 

@@ -106,6 +106,7 @@ async def run_namesrv(
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_expire, brokers, config.scan_interval_ms / 1000, name="expire")
+            nursery.start_soon(brokers.run_leaving, name="leaving-brokers")
             if notices is not None:
                 nursery.start_soon(notices.run, name="min-broker-id-notices")
             if sniffer is not None:

@@ -83,6 +83,7 @@ class RegistrationRequests:
     """Registrations for the id or the address of another live broker, accepted or refused."""
     foreign_unregistrations: int = attrs.field(default=0, init=False)
     """Unregistrations that arrived on a connection other than the broker's own."""
+    _has_leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def register_broker(self, request: Request) -> Response | Awaitable[Response]:
         """Register a broker and its topics: REGISTER_BROKER (103).
@@ -97,16 +98,15 @@ class RegistrationRequests:
                 request.connection.peer_text,
             )
             raise Rejected(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        # Most registrations repeat the previous one. The digest shows that without decoding
-        # thousands of topics again, which would delay all other requests.
-        digest = blake2b(b"%d " % request.version + request.body, digest_size=16).digest()
-        unread = self._registration(request, RegisterBrokerBody())
-        registered = self.routes.renew(unread, digest, request.connection, self.now_ms())
-        if registered is not None:
-            return self._answer(request, registered, None)
+        if len(request.body) > INLINE_BYTES_MAX:
+            return self._register_large(request)
+        digest = _digest(request)
+        renewed = self._renewed(request, digest)
+        if renewed is not None:
+            return renewed
         # A short deflated body may hold many topics.
-        if len(request.body) > INLINE_BYTES_MAX or request.body[:1] == DEFLATED:
-            return self._register_large(request, digest)
+        if request.body[:1] == DEFLATED or header.broker_name in self.routes.leaving:
+            return self._register_in_steps(request, digest)
         registration = self._registration(request, _read_registration(request))
         before = self._require_own(request)
         return self._finish_registration(
@@ -115,9 +115,22 @@ class RegistrationRequests:
             registration,
             before,
             self.routes.register(registration, request.connection, self.now_ms()),
+            _too_wide(registration.table),
         )
 
-    async def _register_large(self, request: Request, digest: bytes) -> Response:
+    def _renewed(self, request: Request, digest: bytes) -> Response | None:
+        """Answer a registration that repeats the previous one, as most do: the digest shows it
+        without decoding thousands of topics again.
+        """
+        unread = self._registration(request, RegisterBrokerBody())
+        registered = self.routes.renew(unread, digest, request.connection, self.now_ms())
+        return None if registered is None else self._answer(request, registered, None)
+
+    async def _register_large(self, request: Request) -> Response:
+        digest = await trio.to_thread.run_sync(_digest, request)
+        return self._renewed(request, digest) or await self._register_in_steps(request, digest)
+
+    async def _register_in_steps(self, request: Request, digest: bytes) -> Response:
         """Decode the body in a thread, and store the topics in steps.
 
         Hundreds of thousands of topics take seconds; between steps the loop serves other requests.
@@ -125,19 +138,23 @@ class RegistrationRequests:
         Raises: Rejected, LimitReached.
         Checkpoint: always.
         """
-        body = await trio.to_thread.run_sync(_read_registration, request)
+        body, wide = await trio.to_thread.run_sync(_read_large, request)
         if request.connection.closed:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, "the connection closed while its registration was read"
             )
         registration = self._registration(request, body)
+        if registration.broker_name in self.routes.leaving:
+            await self._leave()
         before = self._require_own(request)
         steps = self.routes.register_in_steps(registration, request.connection, self.now_ms())
         while True:
             try:
                 next(steps)
             except StopIteration as end:
-                return self._finish_registration(request, digest, registration, before, end.value)
+                return self._finish_registration(
+                    request, digest, registration, before, end.value, wide
+                )
             await trio.lowlevel.checkpoint()
 
     def _require_own(self, request: Request) -> str | None:
@@ -206,6 +223,7 @@ class RegistrationRequests:
         registration: BrokerRegistration,
         before: str | None,
         registered: Registered,
+        wide: Sequence[TopicConfig],
     ) -> Response:
         header: RegisterBrokerHeader = request.header
         if before is not None and before != header.broker_addr:
@@ -221,9 +239,7 @@ class RegistrationRequests:
             )
         elif registered.outcome in (Outcome.NEW, Outcome.RENEWED):
             self.routes.remember(header.cluster_name, header.broker_addr, digest)
-        self._warn_of_queue_counts(
-            header.broker_name, registration.table.topic_config_table.values()
-        )
+        self._warn_of_queue_counts(header.broker_name, wide)
         return self._answer(request, registered, registration.table)
 
     def _note_claim(self, request: Request, before: str, outcome: Outcome) -> None:
@@ -295,15 +311,13 @@ class RegistrationRequests:
 
     def _warn_of_queue_counts(self, broker_name: str, configs: Iterable[TopicConfig]) -> None:
         for config in configs:
-            count = max(config.read_queue_count, config.write_queue_count)
-            if count > QUEUES_MAX:
-                self._warn(
-                    "broker %s registers topic %r with %d queues; routes show at most %d",
-                    broker_name,
-                    config.topic_name,
-                    count,
-                    QUEUES_MAX,
-                )
+            self._warn(
+                "broker %s registers topic %r with %d queues; routes show at most %d",
+                broker_name,
+                config.topic_name,
+                max(config.read_queue_count, config.write_queue_count),
+                QUEUES_MAX,
+            )
 
     def _registration(self, request: Request, body: RegisterBrokerBody) -> BrokerRegistration:
         header: RegisterBrokerHeader = request.header
@@ -324,7 +338,7 @@ class RegistrationRequests:
             else None,
         )
 
-    def unregister_broker(self, request: Request) -> Response:
+    def unregister_broker(self, request: Request) -> Response | Awaitable[Response]:
         """Remove a broker that is stopping: UNREGISTER_BROKER (104).
 
         Raises: Rejected if ``refuseForeignBrokers`` is set and the broker registered on another
@@ -355,7 +369,23 @@ class RegistrationRequests:
             self._departed([departed], Leave.UNREGISTERED)
         else:
             self.missing.unregistered(header.cluster_name, header.broker_name, header.broker_addr)
+        return self._left() if self.routes.leaving else Response()
+
+    async def _left(self) -> Response:
+        await self._leave()
         return Response()
+
+    async def _leave(self) -> None:
+        """Remove what brokers have left behind, in steps."""
+        for _ in self.routes.leaving.steps():
+            await trio.lowlevel.checkpoint()
+
+    async def run_leaving(self) -> None:
+        """Run the task "leaving-brokers": it removes what brokers that were lost have left."""
+        while True:
+            await self._has_leaving.wait()
+            self._has_leaving = trio.Event()
+            await self._leave()
 
     def heartbeat(self, request: Request) -> Response:
         """Note that a broker is alive: BROKER_HEARTBEAT (904)."""
@@ -406,6 +436,8 @@ class RegistrationRequests:
             self.missing.left(gone, leave, now_ms)
             self._note("%s left: %s", gone, _LEAVES[leave])
         self._notify_min_ids()
+        if self.routes.leaving:
+            self._has_leaving.set()
 
     def _notify_min_ids(self) -> None:
         changes = self.routes.take_min_id_changes()
@@ -418,6 +450,24 @@ class RegistrationRequests:
     def _note(self, message: str, *arguments: object) -> None:
         """Log an event for operators; limited, since any peer can cause such events."""
         self.limit.log(_log, logging.INFO, message, *arguments, lines=NOTES_PER_PERIOD)
+
+
+def _read_large(request: Request) -> tuple[RegisterBrokerBody, list[TopicConfig]]:
+    """Return the body, and the topics with too many queues. Raises: Rejected."""
+    body = _read_registration(request)
+    return body, _too_wide(body.table)
+
+
+def _too_wide(table: TopicTable) -> list[TopicConfig]:
+    return [
+        config
+        for config in table.topic_config_table.values()
+        if max(config.read_queue_count, config.write_queue_count) > QUEUES_MAX
+    ]
+
+
+def _digest(request: Request) -> bytes:
+    return blake2b(b"%d " % request.version + request.body, digest_size=16).digest()
 
 
 def _read_registration(request: Request) -> RegisterBrokerBody:

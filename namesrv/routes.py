@@ -10,10 +10,10 @@ Source: namesrv/…/routeinfo/RouteInfoManager.java.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 
 import attrs
 
+from triomq.namesrv import routed_queues
 from triomq.namesrv.broker_registration import (
     BrokerRegistration,
     Departed,
@@ -23,6 +23,7 @@ from triomq.namesrv.broker_registration import (
     Registered,
     is_complete,
 )
+from triomq.namesrv.leaving_brokers import LeavingBrokers
 from triomq.namesrv.min_broker_id import MinBrokerIdChange, min_id_change
 from triomq.namesrv.route_views import with_acting_master
 from triomq.namesrv.routed_queues import RoutedQueues, queue_data
@@ -38,9 +39,8 @@ from triomq.remoting.protocol.bodies.route import (
 )
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicNames
 from triomq.remoting.protocol.names import SYNC_MEMBERS_PREFIX
+from triomq.remoting.turns import ROWS_AT_ONCE
 
-STEP_TOPICS = 4_000
-"""topics between two turns of other tasks: storing a topic takes up to 4 µs"""
 _UNFINISHED = DataVersion(-1, -1, -1)
 """the version of a process while its topics are being stored: no broker has it, so a registration
 that overtakes this one compares all topics
@@ -70,6 +70,12 @@ class RouteTable:
     _alive: dict[Address, ProcessEntry] = attrs.field(factory=dict, init=False)
     _encoded_clusters: bytes | None = attrs.field(default=None, init=False)
     _min_id_changes: list[MinBrokerIdChange] = attrs.field(factory=list, init=False)
+    leaving: LeavingBrokers = attrs.field(init=False)
+    _filtering: bool = attrs.field(default=False, init=False)
+    """whether a broker has ever had filter servers, which RocketMQ 5 has no more"""
+
+    def __attrs_post_init__(self) -> None:
+        self.leaving = LeavingBrokers(self._topics)
 
     # Brokers register and leave
 
@@ -105,6 +111,8 @@ class RouteTable:
             servers,
             f"broker {name[:100]} is not registered, it has {servers} filter servers",
         )
+        if name in self.leaving:
+            self.leaving.finish()
         group = self._groups.get(name)
         held = (
             {}
@@ -144,6 +152,7 @@ class RouteTable:
             known if registration.filter_servers is None else registration.filter_servers
         )
         if filter_servers != known:
+            self._filtering = True
             self._changed()
         alive = self._alive[process] = ProcessEntry(
             now_ms,
@@ -249,17 +258,20 @@ class RouteTable:
         if broker_id != MASTER_ID and not prime_slave:
             return
         mappings = table.topic_queue_mapping_info_map or {}
-        known = {topic.topic_name for topic in table.topic_config_table.values()}
-        if self.rules.delete_missing_topics and not mappings and is_complete(name, known):
-            missing = iter([topic for topic in self._topics.of_broker(name) if topic not in known])
-            while step := list(islice(missing, STEP_TOPICS)):
-                self._topics.remove(step, [name])
+        known = (
+            {topic.topic_name for topic in table.topic_config_table.values()}
+            if self.rules.delete_missing_topics and not mappings
+            else frozenset()
+        )
+        if known and is_complete(name, known):
+            for step in self._topics.steps(self._topics.of_broker(name)):
+                self._topics.remove([topic for topic in step if topic not in known], [name])
                 yield 0
         readonly = prime_slave and group.acting_master
         most, left_out = self.limits.most("topics_max"), 0
         by_topic = self._topics.by_topic
         for number, config in enumerate(table.topic_config_table.values(), 1):
-            if number % STEP_TOPICS == 0:
+            if number % routed_queues.STEP_TOPICS == 0:
                 yield left_out
             if config.topic_name not in by_topic and len(by_topic) >= most:
                 self.limits.note("topics_max")
@@ -323,10 +335,7 @@ class RouteTable:
             self._changed()
             if left:
                 departed.append(Departed(cluster, broker_name, left[0], address))
-        if ended:
-            self._topics.remove(list(self._topics.by_topic), ended)
-        for broker_name in masterless:
-            self.wipe_write_permission(broker_name)
+        self.leaving.add(ended, masterless)
         return departed
 
     def _leave_cluster(self, cluster: str, broker_name: str) -> None:
@@ -406,6 +415,8 @@ class RouteTable:
     def route(self, topic: str, order_conf: str | None = None) -> TopicRoute | None:
         """Return queues and brokers of a topic; None without queues or without a known broker."""
         queues = self._topics.by_topic.get(topic)
+        if queues and self.leaving.gone:
+            queues = {name: data for name, data in queues.items() if name in self._groups}
         if not queues:
             return None
         brokers = [self._groups[name].data() for name in queues if name in self._groups]
@@ -413,7 +424,7 @@ class RouteTable:
             return None
         servers = {
             address: list(alive.filter_servers)
-            for data in brokers
+            for data in (brokers if self._filtering else ())
             for address in data.broker_addrs.values()
             if (alive := self._alive.get((data.cluster, address))) and alive.filter_servers
         }
@@ -425,17 +436,38 @@ class RouteTable:
 
     def encoded_route(
         self, topic: str, *, standard: bool, order_conf: str | None = None
-    ) -> bytes | None:
-        """Return the body of a route, in standard JSON or with bare ids; kept until a change."""
+    ) -> bytes | TopicRoute | None:
+        """Return the body of a route, in standard JSON or with bare ids; kept until a change.
+
+        A route of many brokers, which takes long to encode, is returned as it is: ``keep_route``
+        keeps its body.
+        """
         forms = self._topics.encoded.get(topic)
         encoded = forms.get((standard, order_conf)) if forms is not None else None
         if encoded is None:
             route = self.route(topic, order_conf)
-            if route is None:
-                return None
+            if route is None or len(route.broker_datas) > ROWS_AT_ONCE:
+                return route
             encoded = route.encode_standard() if standard else route.encode_legacy()
             self._topics.encoded.setdefault(topic, {})[standard, order_conf] = encoded
         return encoded
+
+    @property
+    def changes(self) -> int:
+        """A number that grows with each change of what routes show."""
+        return self._topics.changes
+
+    def keep_route(
+        self, topic: str, form: tuple[bool, str | None], encoded: bytes, changes: int
+    ) -> None:
+        """Keep the body of a route, unless something has changed since ``changes``."""
+        if changes == self._topics.changes:
+            self._topics.encoded.setdefault(topic, {})[form] = encoded
+
+    def keep_clusters(self, encoded: bytes, changes: int) -> None:
+        """Keep the body of GET_BROKER_CLUSTER_INFO, unless something has changed."""
+        if changes == self._topics.changes:
+            self._encoded_clusters = encoded
 
     def cluster_table(self) -> ClusterTable:
         """Return all brokers and clusters."""
@@ -444,9 +476,14 @@ class RouteTable:
             {cluster: list(names) for cluster, names in self._clusters.items()},
         )
 
-    def encoded_cluster_table(self) -> bytes:
-        """Return the body of GET_BROKER_CLUSTER_INFO, ids without quotes; kept until a change."""
+    def encoded_cluster_table(self) -> bytes | ClusterTable:
+        """Return the body of GET_BROKER_CLUSTER_INFO, ids without quotes; kept until a change.
+
+        One of many brokers is returned as it is: ``keep_clusters`` keeps its body.
+        """
         if self._encoded_clusters is None:
+            if len(self._groups) > ROWS_AT_ONCE:
+                return self.cluster_table()
             self._encoded_clusters = self.cluster_table().encode(bare_keys=True)
         return self._encoded_clusters
 
@@ -462,17 +499,21 @@ class RouteTable:
         alive = self._alive.get((cluster, address))
         return None if alive is None else alive.version
 
+    def topic_steps(self) -> Iterator[list[str]]:
+        """Yield all topics, as many at a time as one step takes."""
+        return self._topics.steps()
+
     def topic_names(self) -> list[str]:
         """Return all topics."""
         return list(self._topics.by_topic)
 
-    def cluster_topics(self, cluster: str) -> list[str]:
-        """Return the topics of a cluster, once for each broker name that has them, as in Java."""
-        return [
-            topic
-            for name in self._clusters.get(cluster, ())
-            for topic in self._topics.of_broker(name)
-        ]
+    def cluster_topics(self, cluster: str, topics: Iterable[str] | None = None) -> list[str]:
+        """Return the topics of a cluster, or those of some, once for each broker name that has
+        them, as in Java.
+        """
+        topics = self.topic_names() if topics is None else topics
+        names, by_topic = self._clusters.get(cluster, {}), self._topics.by_topic
+        return [topic for topic in topics for name in by_topic.get(topic, ()) if name in names]
 
     def system_names(self) -> TopicNames:
         """Return cluster and broker names, which are topics too, and the address of a broker.
@@ -485,9 +526,14 @@ class RouteTable:
         group = next(iter(self._groups.values()), None)
         return TopicNames(names, None if group is None else group.addresses[min(group.addresses)])
 
-    def flagged_topics(self, present: int, absent: int = 0) -> list[str]:
-        """Return the topics whose system flag has the bits ``present`` and not ``absent``."""
-        return self._topics.flagged(present, absent)
+    def flagged_topics(
+        self, present: int, absent: int = 0, topics: Iterable[str] | None = None
+    ) -> list[str]:
+        """Return the topics, or those of some, whose system flag has the bits ``present`` and not
+        ``absent``.
+        """
+        topics = self.topic_names() if topics is None else topics
+        return self._topics.flagged(topics, present, absent)
 
     # Changes by operators
 
@@ -521,13 +567,21 @@ class RouteTable:
         else:
             self._topics.delete(topic)
 
-    def wipe_write_permission(self, broker_name: str) -> int:
-        """Take the write permission of a broker's topics until they change; return their number."""
-        return self._topics.change_permissions(broker_name, lambda perm: perm & ~PERM_WRITE)
+    def wipe_write_permission(self, broker_name: str) -> Iterator[int]:
+        """Take the write permission of a broker's topics until they change, in steps; yield the
+        number of topics of each.
+        """
+        for step in self._topics.steps():
+            yield self._topics.wipe(step, broker_name)
 
-    def add_write_permission(self, broker_name: str) -> int:
-        """Make all topics of a broker exactly readable and writable; return their number."""
-        return self._topics.change_permissions(broker_name, lambda _: PERM_READ | PERM_WRITE)
+    def add_write_permission(self, broker_name: str) -> Iterator[int]:
+        """Make all topics of a broker exactly readable and writable, in steps; yield the number of
+        topics of each.
+        """
+        for step in self._topics.steps():
+            yield self._topics.change_permissions(
+                step, broker_name, lambda _: PERM_READ | PERM_WRITE
+            )
 
     # Helpers
 
@@ -540,5 +594,5 @@ class RouteTable:
 
     def _changed(self) -> None:
         """Drop all encoded forms, since any route may show the broker that changed."""
-        self._topics.encoded.clear()
+        self._topics.forget_all()
         self._encoded_clusters = None

@@ -14,8 +14,8 @@ class LimitReached(Rejected):
     """A request exceeds a limit; the remark names the limit and its setting."""
 
 
-SETTINGS_BYTES_MAX = 64 * 1024
-"""of the body of a request that changes settings; all settings together need a tenth"""
+SETTINGS_BYTES_MAX = 32 * 1024
+"""of the body of a request that changes settings; all settings together need a fifth"""
 
 
 def require_size(body: bytes, most: int) -> None:

@@ -1,15 +1,13 @@
-"""Decode the JSON bodies of requests, and of clients' responses; encode long answers.
+"""Decode the JSON bodies of requests, and of clients' responses.
 
-A long body is decoded or encoded in a thread, and the rows of a long answer are made in turns with
-other tasks, so that the loop can serve other requests: a topic may have 65,535 queues. A body of
-more than ``BODY_BYTES_MAX`` is refused.
+A long body is decoded in a thread, so that the loop can serve other requests. A body of more than
+``BODY_BYTES_MAX`` is refused.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
 import trio
@@ -18,32 +16,13 @@ from triomq.remoting.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.fastjson import REQUEST_LIMITS
-from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.server.requests import Request, Result
 
 B = TypeVar("B", bound=JsonBody)
-T = TypeVar("T")
 INLINE_BYTES_MAX = 128 * 1024
 """Larger bodies are decoded in a thread. One of this size takes up to 40 ms in the loop."""
 BODY_BYTES_MAX = 2 * 1024 * 1024
 """Ample: a heartbeat of a thousand groups has 300 KiB."""
-
-
-ROWS_AT_ONCE = 512
-"""Queues, or rows of an answer: a few milliseconds."""
-
-
-async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield items, and let other tasks run after each ``ROWS_AT_ONCE``."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % ROWS_AT_ONCE == 0:
-            await trio.lowlevel.checkpoint()
-
-
-async def encoded(body: JsonBody, rows: int, **form: bool) -> bytes:
-    """Return a body as JSON, made in a thread if it has many rows. Checkpoint: maybe."""
-    encode = partial(body.encode, **form)
-    return encode() if rows <= ROWS_AT_ONCE else await trio.to_thread.run_sync(encode)
 
 
 def read_body(cls: type[B], body: bytes) -> B:
@@ -65,15 +44,15 @@ RequireForBody: TypeAlias = Callable[[Request, JsonBody], None]
 def with_body(
     require: RequireForBody | None,
     cls: type[B],
-    handle: Callable[[Request, B], Response | Awaitable[Response]],
-) -> Callable[[Request], Response | Awaitable[Response]]:
+    handle: Callable[[Request, B], Result | Awaitable[Result]],
+) -> Callable[[Request], Result | Awaitable[Result]]:
     """Return a handler that decodes the body of a request, and calls ``handle`` with both.
 
     The handler raises Rejected for a body that is too long, cannot be decoded, or that ``require``
     refuses.
     """
 
-    def call(request: Request) -> Response | Awaitable[Response]:
+    def call(request: Request) -> Result | Awaitable[Result]:
         size = len(request.body)
         if size > BODY_BYTES_MAX:
             remark = (
@@ -85,12 +64,12 @@ def with_body(
             return read_elsewhere(request)
         return checked(request, read_body(cls, request.body))
 
-    def checked(request: Request, body: B) -> Response | Awaitable[Response]:
+    def checked(request: Request, body: B) -> Result | Awaitable[Result]:
         if require is not None:
             require(request, body)
         return handle(request, body)
 
-    async def read_elsewhere(request: Request) -> Response:
+    async def read_elsewhere(request: Request) -> Result:
         answer = checked(request, await trio.to_thread.run_sync(read_body, cls, request.body))
         return await answer if inspect.isawaitable(answer) else answer
 

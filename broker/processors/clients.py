@@ -7,6 +7,7 @@ Codes: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38),
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Sequence
 
 import attrs
 import trio
@@ -31,8 +32,11 @@ from triomq.remoting.protocol.headers.client import (
 )
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.turns import ROWS_AT_ONCE, encoded
 
 logger = logging.getLogger(__name__)
+GROUPS_AT_ONCE = 64
+"""Of a heartbeat: a few milliseconds, if the groups are new."""
 
 
 @attrs.define(eq=False)
@@ -45,7 +49,7 @@ class Clients:
     filters: ConsumerFilters
     live: LiveSettings
 
-    def heartbeat(self, request: Request, data: HeartbeatData) -> Response:
+    def heartbeat(self, request: Request, data: HeartbeatData) -> Response | Awaitable[Response]:
         """Record that a client is alive in its groups. Raises: LimitReached.
 
         Skips groups that may not be created, as Java does.
@@ -57,20 +61,50 @@ class Clients:
             if names.group_complaint(producer.group) is None
         ]
         self.clients.table.require_room(request.connection, data.consumers, producers)
+        for group in producers:
+            self.clients.table.producer_heartbeat(self._member(request, data.client_id, now), group)
+        if len(data.consumers) > GROUPS_AT_ONCE:
+            return self._consumers_in_turns(request, data, now)
+        changed = self._consumers(request, data, data.consumers, now)
+        return Response(header=HeartbeatResponseHeader(True, changed))
+
+    def _consumers(
+        self, request: Request, data: HeartbeatData, consumers: Sequence[ConsumerData], now: float
+    ) -> bool:
+        """Record some groups; return whether to request the subscriptions again.
+
+        Raises: LimitReached. Checkpoint: never.
+        """
         fingerprint_changed = data.fingerprint == 0
         full: LimitReached | None = None
-        for consumer in data.consumers:
+        for consumer in consumers:
             try:
                 outcome = self._consumer(request, data, consumer, now)
             except LimitReached as error:
                 full = error  # raised at the end: the client's other groups stay alive
                 continue
             fingerprint_changed = fingerprint_changed or outcome
-        for group in producers:
-            self.clients.table.producer_heartbeat(self._member(request, data.client_id, now), group)
         if full is not None:
             raise full
-        return Response(header=HeartbeatResponseHeader(True, fingerprint_changed))
+        return fingerprint_changed
+
+    async def _consumers_in_turns(
+        self, request: Request, data: HeartbeatData, now: float
+    ) -> Response:
+        """Record many groups. Raises: Rejected, LimitReached."""
+        changed, full = False, None
+        for first in range(0, len(data.consumers), GROUPS_AT_ONCE):
+            if request.connection.closed:  # nobody would remove what it would join now
+                raise Rejected(ResponseCode.SYSTEM_ERROR, "the connection is closed")
+            some = data.consumers[first : first + GROUPS_AT_ONCE]
+            try:
+                changed = self._consumers(request, data, some, now) or changed
+            except LimitReached as error:
+                full = error
+            await trio.lowlevel.checkpoint()
+        if full is not None:
+            raise full
+        return Response(header=HeartbeatResponseHeader(True, changed))
 
     def _consumer(
         self, request: Request, data: HeartbeatData, consumer: ConsumerData, now: float
@@ -133,7 +167,7 @@ class Clients:
         self.clients.announce_change(changed)
         return Response(ext={})
 
-    def consumer_list(self, request: Request) -> Response:
+    def consumer_list(self, request: Request) -> Response | Awaitable[Response]:
         """Return the client ids of a group's members. Raises: Rejected."""
         header: ConsumerGroupHeader = request.header
         group = self.clients.table.consumers.get(header.consumer_group)
@@ -141,7 +175,12 @@ class Clients:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}"
             )
+        if len(group.members) > ROWS_AT_ONCE:
+            return self._long_list(group.client_ids)
         return Response(body=ConsumerIds(group.client_ids).encode(), ext={})
+
+    async def _long_list(self, client_ids: list[str]) -> Response:
+        return Response(body=await encoded(ConsumerIds(client_ids), len(client_ids)), ext={})
 
     def check(self, request: Request, body: CheckClientBody) -> Response:
         """Check whether this broker can filter by an expression. Raises: Rejected."""

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 import attrs
 import trio
 
-from triomq.broker.processors.bodies import encoded, in_turns
 from triomq.broker.services.groups import GroupTable, Member
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.pops import Pops
@@ -38,6 +37,10 @@ from triomq.remoting.protocol.headers.client import (
 )
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.turns import ROWS_AT_ONCE, Turns, encoded, in_turns
+
+LAG_ROWS_MAX = 100_000
+"""Queues in the lag of all groups: more do not fit into a frame of 16 MiB."""
 
 
 @attrs.define(eq=False)
@@ -54,7 +57,7 @@ class Consumption:
     broker_address: str
     pops: Pops | None = None
 
-    def consumer_connections(self, request: Request) -> Response:
+    async def consumer_connections(self, request: Request) -> Response:
         """Return the members of a consumer group and their subscriptions. Raises: Rejected."""
         header: ConsumerGroupHeader = request.header
         group = self.clients.consumers.get(header.consumer_group)
@@ -62,40 +65,43 @@ class Consumption:
             remark = f"the consumer group[{header.consumer_group}] not online"
             raise Rejected(ResponseCode.CONSUMER_NOT_ONLINE, remark)
         body = ConsumerConnection(
-            connections=connection_list(group.members.values()),
+            connections=await connection_list(group.members.values()),
             subscriptions=dict(group.subscriptions),
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
         )
-        return Response(body=body.encode())
+        return Response(body=await encoded(body, len(body.connections)))
 
-    def producer_connections(self, request: Request) -> Response:
+    async def producer_connections(self, request: Request) -> Response:
         """Return the members of a producer group. Raises: Rejected."""
         header: ProducerConnectionHeader = request.header
         members = self.clients.producers.get(header.producer_group)
         if members is None:
             remark = f"the producer group[{header.producer_group}] not exist"
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
-        return Response(body=ProducerConnection(connection_list(members.values())).encode())
+        connections = await connection_list(members.values())
+        return Response(body=await encoded(ProducerConnection(connections), len(connections)))
 
-    def producers(self, request: Request) -> Response:
+    async def producers(self, request: Request) -> Response:
         """Return all producers by group, with the time (ms) of each one's last heartbeat."""
         now, now_ms = trio.current_time(), self.statistics.clock_ms()
-        table = {
-            group: [
-                ProducerEntry(
-                    client_id=member.client_id,
-                    remote_address=f"/{member.connection.peer_text}",
-                    language=language_name(member.language),
-                    version=member.version,
-                    last_update_timestamp=now_ms - int((now - member.last_seen) * 1000),
-                )
-                for member in members.values()
-            ]
+        rows = [
+            (group, member)
             for group, members in sorted(self.clients.producers.items())
-        }
-        return Response(body=ProducerTable(table).encode())
+            for member in members.values()
+        ]
+        table: dict[str, list[ProducerEntry]] = {}
+        async for group, member in in_turns(rows):
+            entry = ProducerEntry(
+                client_id=member.client_id,
+                remote_address=f"/{member.connection.peer_text}",
+                language=language_name(member.language),
+                version=member.version,
+                last_update_timestamp=now_ms - int((now - member.last_seen) * 1000),
+            )
+            table.setdefault(group, []).append(entry)
+        return Response(body=await encoded(ProducerTable(table), len(rows)))
 
     async def group_lag(self, request: Request) -> Response:
         """Return a group's lag in the named topics, or in all topics that it has offsets for."""
@@ -107,7 +113,7 @@ class Consumption:
             topics = [header.topic]
         else:
             topics = self.offsets.topics_of(group)
-        stats = await self._lag(group, topics, with_pulls=True)
+        stats = await self._lag(group, topics, Turns(), with_pulls=True)
         return Response(body=await encoded(stats, len(stats.offset_table)))
 
     async def broker_lag(self, request: Request) -> Response:
@@ -115,34 +121,42 @@ class Consumption:
         header: BrokerConsumeStatsHeader = request.header
         rows: list[dict[str, list[ConsumeStats]]] = []
         total = count = 0
-        for group in list(self.groups.configs):
-            per_topic = []
-            for topic in self.offsets.topics_of(group):
+        turns, sums = Turns(), Turns(8 * ROWS_AT_ONCE)
+        async for group in in_turns(list(self.groups.configs), turns):
+            per_topic: list[ConsumeStats] = []
+            rows.append({group: per_topic})
+            async for topic in in_turns(self.offsets.topics_of(group), turns):
                 config = self.topics.find(topic)
                 if config is None or (header.order and not config.order):
                     continue
-                stats = await self._lag(group, [topic], with_pulls=False)
-                total += sum(
-                    row.broker_offset - row.consumer_offset for row in stats.offset_table.values()
-                )
+                stats = await self._lag(group, [topic], turns, with_pulls=False)
+                async for row in in_turns(stats.offset_table.values(), sums):
+                    total += row.broker_offset - row.consumer_offset
                 count += len(stats.offset_table)
+                if count > LAG_ROWS_MAX:
+                    raise Rejected(
+                        ResponseCode.INVALID_PARAMETER,
+                        f"the groups have offsets of more than {LAG_ROWS_MAX} queues, and no client"
+                        " reads so long an answer: ask for the lag of each group (208)",
+                    )
                 per_topic.append(stats)
-            rows.append({group: per_topic})
         body = BrokerConsumeStats(self.broker_address, rows, total)
         return Response(body=await encoded(body, count))
 
-    async def _lag(self, group: str, topics: Iterable[str], *, with_pulls: bool) -> ConsumeStats:
+    async def _lag(
+        self, group: str, topics: Iterable[str], turns: Turns, *, with_pulls: bool
+    ) -> ConsumeStats:
         """Return the lag in every queue; skip topics that a connected group does not subscribe."""
         online = self.clients.consumers.get(group)
         table: dict[MessageQueue, ConsumeOffset] = {}
         rate = 0.0
-        for topic in topics:
+        async for topic in in_turns(topics, turns):
             config = self.topics.find(topic)
             if config is None or (
                 online is not None and online.subscriptions and topic not in online.subscriptions
             ):
                 continue
-            async for queue_id in in_turns(range(config.read_queue_count)):
+            async for queue_id in in_turns(range(config.read_queue_count), turns):
                 end = self.store.max_offset(topic, queue_id)
                 consumed = max(0, self._position(group, topic, queue_id) or 0)
                 # The pulled offset may be behind: no pull since the start of this broker, or an
@@ -176,8 +190,8 @@ async def store_time(store: MessageStore, topic: str, queue_id: int, offset: int
     return max(0, await store.store_time_at(topic, queue_id, offset))
 
 
-def connection_list(members: Iterable[Member[Connection]]) -> list[ConnectionData]:
-    """Return the members as the bodies list them."""
+async def connection_list(members: Iterable[Member[Connection]]) -> list[ConnectionData]:
+    """Return the members as the bodies list them. Checkpoint: maybe, if they are many."""
     return [
         ConnectionData(
             member.client_id,
@@ -185,7 +199,7 @@ def connection_list(members: Iterable[Member[Connection]]) -> list[ConnectionDat
             language_name(member.language),
             member.version,
         )
-        for member in members
+        async for member in in_turns(list(members))
     ]
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import attrs
 
-from triomq.broker.processors.bodies import encoded, in_turns
 from triomq.broker.processors.consumption import store_time
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.offsets import ConsumerOffsets
@@ -40,6 +39,7 @@ from triomq.remoting.protocol.headers.topic import (
 from triomq.remoting.protocol.tag_expressions import ALL_TAGS
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.turns import encoded, in_turns
 
 LONG_MAX = 2**63 - 1
 ENTRIES_MAX = 1024

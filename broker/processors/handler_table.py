@@ -46,6 +46,7 @@ from triomq.remoting.protocol.bodies.assignment import (
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from triomq.remoting.protocol.bodies.heartbeat import CheckClientBody, HeartbeatData
 from triomq.remoting.protocol.bodies.locks import LockRequest
+from triomq.remoting.protocol.bodies.pop import BatchAckBody
 from triomq.remoting.protocol.bodies.topics import TopicConfigList
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers import (
@@ -186,7 +187,10 @@ def handler_table(do: Processors) -> HandlerTable:
         *in_pool(
             "ack",
             (Code.ACK_MESSAGE, do.acknowledgements.acknowledge, pop.AckMessageHeader),
-            (Code.BATCH_ACK_MESSAGE, do.acknowledgements.acknowledge_batch),
+            (
+                Code.BATCH_ACK_MESSAGE,
+                with_checked_body(BatchAckBody, do.acknowledgements.acknowledge_batch),
+            ),
             (
                 Code.CHANGE_MESSAGE_INVISIBLETIME,
                 do.acknowledgements.change,

@@ -29,6 +29,7 @@ from triomq.remoting.protocol.headers.offset import (
     UpdateConsumerOffsetHeader,
 )
 from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.turns import Turns, encoded, in_turns
 
 EMPTY_EXT: dict[str, str] = {}
 
@@ -111,22 +112,28 @@ class GroupOffsetRequests:
         )
         return Response()
 
-    def all(self, request: Request) -> Response:
-        """Return the offsets of all groups, for a slave."""
-        rows = {
-            f"{topic}@{group}": dict(queues)
-            for group, topics in self.offsets.committed.items()
-            for topic, queues in topics.items()
-        }
+    async def all(self, request: Request) -> Response:
+        """Return the offsets of all groups, for a slave.
+
+        What changes meanwhile may be in the answer or not. Its version is the one from before, so
+        that the slave asks again.
+        """
+        version = self.offsets.version.current
+        rows: dict[str, dict[int, int]] = {}
+        turns, count = Turns(), 0
+        async for group, topics in in_turns(list(self.offsets.committed.items()), turns):
+            async for topic, queues in in_turns(list(topics.items()), turns):
+                rows[f"{topic}@{group}"] = dict(queues)
+                count += len(queues)
+        # Asked last: a slave may know what is safe by now.
         for (group, topic, queue_id), known in self.offsets.unknown_to_slaves().items():
             queues = rows.get(f"{topic}@{group}", {})
             if known is None:
                 queues.pop(queue_id, None)
             elif queue_id in queues:
                 queues[queue_id] = known
-        return Response(
-            body=ConsumerOffsetTable(rows, self.offsets.version.current).encode(bare_keys=True)
-        )
+        body = ConsumerOffsetTable(rows, version)
+        return Response(body=await encoded(body, count, bare_keys=True))
 
     def all_delays(self, request: Request) -> Response:
         """Return the delivery progress of every delay level."""

@@ -41,6 +41,7 @@ from triomq.remoting.protocol.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATU
 from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.turns import encoded, in_turns
 
 UNANSWERED_MAX = 16
 """Requests that wait for one client at a time: a silent client cannot occupy the whole pool."""
@@ -113,17 +114,17 @@ class Relays:
                     nursery.start_soon(ask, member)
         return Response(body=ConsumerStatus(consumer_table=found).encode())
 
-    def tell_reset(
+    async def tell_reset(
         self,
         group: ConsumerGroup[Connection],
         header: ResetOffsetHeader,
         offsets: Mapping[MessageQueue, int],
     ) -> None:
-        """Send every member of a group its new offsets, one-way.
+        """Send every member of a group its new offsets, one-way. Checkpoint: maybe.
 
         C++ clients get a list, since they cannot read a table whose keys are objects.
         """
-        table = QueueOffsets(dict(offsets)).encode()
+        table = await encoded(QueueOffsets(dict(offsets)), len(offsets))
         rows = [
             QueueOffset(
                 broker_name=queue.broker_name,
@@ -131,17 +132,17 @@ class Relays:
                 queue_id=queue.queue_id,
                 offset=offset,
             )
-            for queue, offset in offsets.items()
+            async for queue, offset in in_turns(offsets.items())
         ]
-        listed = QueueOffsetList(rows).encode()
-        for member in list(group.members.values()):
+        listed = await encoded(QueueOffsetList(rows), len(rows))
+        async for member in in_turns(list(group.members.values())):
             body = listed if member.language == LanguageCode.CPP else table
             member.connection.oneway(
                 new_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, oneway=True)
             )
 
-    def tell_moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Tell members of our own kind that their group was moved, one-way.
+    async def tell_moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Tell members of our own kind that their group was moved, one-way. Checkpoint: maybe.
 
         They drop what they have pulled, also if a full cache keeps them from the next pull. A Java
         client would stop for ten seconds; it hears of the move at its next pull.
@@ -155,11 +156,15 @@ class Relays:
             for queue_id, offset in offsets.items()
         }
         body = QueueOffsets(table).encode()
-        for member in list(consumers.members.values()):
-            if member.language == LanguageCode.PYTHON:
-                member.connection.oneway(
-                    new_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, oneway=True)
-                )
+        ours = [
+            member
+            for member in consumers.members.values()
+            if member.language == LanguageCode.PYTHON
+        ]
+        async for member in in_turns(ours):
+            member.connection.oneway(
+                new_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, oneway=True)
+            )
 
     def _member(self, group_name: str, client_id: str | None) -> Member[Connection]:
         group = self.clients.consumers.get(group_name)

@@ -15,7 +15,6 @@ import logging
 
 import attrs
 
-from triomq.broker.processors.bodies import encoded, in_turns
 from triomq.broker.processors.relays import Relays
 from triomq.broker.services.group_moves import GroupMoves
 from triomq.broker.services.groups import GroupTable
@@ -34,6 +33,7 @@ from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.offset import CloneGroupOffsetHeader, ResetOffsetHeader
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.turns import encoded, in_turns
 
 logger = logging.getLogger(__name__)
 
@@ -77,13 +77,13 @@ class Resets:
             if not header.force and online.message_model != BROADCASTING:
                 wanted = {
                     queue_id: min(offset, self._committed(header, queue_id, offset))
-                    for queue_id, offset in wanted.items()
+                    async for queue_id, offset in in_turns(wanted.items())
                 }
-            table = self._table(header.topic, wanted)
-            self.relays.tell_reset(online, header, table)
+            table = await self._table(header.topic, wanted)
+            await self.relays.tell_reset(online, header, table)
         else:
             await self.moves.move(header.group, header.topic, wanted)
-            table = self._table(header.topic, wanted)
+            table = await self._table(header.topic, wanted)
         self.limit.log(
             logger,
             logging.INFO,
@@ -100,10 +100,10 @@ class Resets:
         offset = self.offsets.committed_offset(header.group, header.topic, queue_id)
         return otherwise if offset is None else offset
 
-    def _table(self, topic: str, offsets: dict[int, int]) -> dict[MessageQueue, int]:
+    async def _table(self, topic: str, offsets: dict[int, int]) -> dict[MessageQueue, int]:
         return {
             MessageQueue(topic, self.broker_name, queue_id): offset
-            for queue_id, offset in offsets.items()
+            async for queue_id, offset in in_turns(offsets.items())
         }
 
     async def _wanted(self, header: ResetOffsetHeader, topic: TopicConfig) -> dict[int, int]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 
 import attrs
 
+from triomq.broker.processors.topics import TOPICS_AT_ONCE
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
@@ -32,6 +33,7 @@ from triomq.remoting.protocol.headers.topic import (
     GroupHeader,
 )
 from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.turns import Turns, encoded, in_turns
 
 
 @attrs.define(eq=False)
@@ -46,11 +48,11 @@ class GroupRequests:
         self._put(config)
         return self._settled()
 
-    def put_list(self, request: Request, body: SubscriptionGroupList) -> Awaitable[Response]:
+    async def put_list(self, request: Request, body: SubscriptionGroupList) -> Response:
         """Create or change groups. If one is refused, the groups before it keep their change."""
-        for config in body.group_config_list:
+        async for config in in_turns(body.group_config_list, Turns(TOPICS_AT_ONCE)):
             self._put(config)
-        return self._settled()
+        return await self._settled()
 
     def _put(self, config: SubscriptionGroupConfig) -> None:
         complaint = names.group_complaint(config.group_name)
@@ -106,12 +108,13 @@ class GroupRequests:
             raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Response(body=config.encode())
 
-    def all(self, request: Request) -> Response:
+    async def all(self, request: Request) -> Response:
         """Return all groups, with the total only for clients that request pages."""
         header: AllGroupsHeader = request.header
         paged = (header.first, header.data_version, header.count_max) != (None, None, None)
         table = SubscriptionGroupTable(
-            dict(self.groups.configs), self.groups.version.current, self.groups.forbidden
+            dict(self.groups.configs), self.groups.version.current, dict(self.groups.forbidden)
         )
         total = len(self.groups.configs) if paged else None
-        return Response(header=AllGroupsResponseHeader(total), body=table.encode())
+        body = await encoded(table, len(table.subscription_group_table))
+        return Response(header=AllGroupsResponseHeader(total), body=body)

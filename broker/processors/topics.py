@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Mapping
 import attrs
 import trio
 
-from triomq.broker.processors.bodies import encoded, in_turns
 from triomq.broker.processors.consumption import store_time
 from triomq.broker.services.attributes import parse_attribute_changes
 from triomq.broker.services.groups import GroupTable
@@ -45,9 +44,12 @@ from triomq.remoting.protocol.headers.topic import (
 )
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.turns import Turns, encoded, in_turns
 
 # The remark of Java's successful response; some tools print it.
 UNSET_REMARK = "not set any response code"
+TOPICS_AT_ONCE = 128
+"""Topics, or groups, that are created at once: a few milliseconds."""
 
 
 @attrs.define(eq=False)
@@ -84,20 +86,18 @@ class TopicRequests:
             return Response()
         return self._settled(Response(remark=UNSET_REMARK))
 
-    def create_list(
-        self, request: Request, body: TopicConfigList
-    ) -> Response | Awaitable[Response]:
+    async def create_list(self, request: Request, body: TopicConfigList) -> Response:
         """Create or change all topics, or none if one of them is refused. Raises: Rejected.
 
         Java stops at the first topic that already exists.
         """
-        wanted = body.topic_config_list
-        for config in wanted:
+        wanted, turns, changed = body.topic_config_list, Turns(TOPICS_AT_ONCE), False
+        async for config in in_turns(wanted, turns):
             self._check(config, config.attributes)
-        changed = [
-            self._put(attrs.evolve(config, attributes={}), config.attributes) for config in wanted
-        ]
-        return self._settled(Response()) if any(changed) else Response()
+        async for config in in_turns(wanted, turns):
+            new = self._put(attrs.evolve(config, attributes={}), config.attributes)
+            changed = changed or new
+        return await self._settled(Response()) if changed else Response()
 
     def _check(self, config: TopicConfig, changes: Mapping[str, str]) -> None:
         complaint = self._complaint(config, changes)
@@ -193,13 +193,14 @@ class TopicRequests:
             )
         return Response(body=config.encode())
 
-    def all(self, request: Request) -> Response:
+    async def all(self, request: Request) -> Response:
         """Return all topics, even to clients that request pages.
 
         They take a response without a total as complete.
         """
         table = TopicTable(dict(self.topics.configs), self.topics.version.current)
-        return Response(header=AllTopicsResponseHeader(), body=table.encode())
+        body = await encoded(table, len(table.topic_config_table))
+        return Response(header=AllTopicsResponseHeader(), body=body)
 
     async def stats(self, request: Request) -> Response:
         """Return each queue's first and last offset and last store time. Raises: Rejected."""

@@ -9,7 +9,7 @@ next pull (``ConsumerOffsets.resets``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from itertools import islice
 
 import attrs
@@ -22,7 +22,7 @@ from triomq.broker.services.pop.pops import Pops
 from triomq.broker.store.store import MessageStore
 
 QUEUES_AT_ONCE = 512
-Tell = Callable[[str, str, Mapping[int, int]], None]
+Tell = Callable[[str, str, Mapping[int, int]], Awaitable[None]]
 """(group, topic, queue -> offset) for the members that understand it at once."""
 
 
@@ -51,7 +51,7 @@ class GroupMoves:
             if self.pops is not None:
                 self.pops.moved(group, topic, part)
             self.offsets.reset(group, topic, part, self.store.appended.value, members=members)
-            self.tell(group, topic, part)
+            await self.tell(group, topic, part)
             await trio.lowlevel.checkpoint()
         self.held.wake_topic(topic)
         self.held_pops.wake_all(group, topic)

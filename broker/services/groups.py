@@ -20,6 +20,7 @@ from triomq.broker.services.table_limits import broker_limits
 from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 from triomq.remoting.protocol.names import TOOLS_GROUP
+from triomq.remoting.turns import ROWS_AT_ONCE, in_turns
 
 EXPIRY_SECONDS = 120.0
 PULL_EXPIRY_SECONDS = 600.0
@@ -355,6 +356,9 @@ class ClientGroups(Generic[C]):
     expiry_seconds: float = EXPIRY_SECONDS
     pull_expiry_seconds: float = PULL_EXPIRY_SECONDS
     table: GroupTable[C] = attrs.field(factory=GroupTable)
+    _due: dict[str, None] = attrs.field(factory=dict, init=False)
+    """Large groups whose members must be told of a change."""
+    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def announce_change(self, groups: Iterable[str]) -> None:
         """Tell every member of each group, so that members divide the queues again.
@@ -365,8 +369,26 @@ class ClientGroups(Generic[C]):
             group = self.table.consumers.get(name)
             if group is None or group.message_model == BROADCASTING or not self.wants_notice(name):
                 continue
+            if len(group.members) > ROWS_AT_ONCE:
+                self._due[name] = None
+                self._wake.set()
+                continue
             for connection in list(group.members):
                 self.notify(connection, name)
+
+    async def run_notices(self) -> None:
+        """Run the task "groups-notices": tell the members of large groups, once for all changes
+        that come meanwhile.
+        """
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._due:
+                name, _ = self._due.popitem()
+                group = self.table.consumers.get(name)
+                async for connection in in_turns(list(group.members) if group is not None else ()):
+                    if group is not None and connection in group.members:
+                        self.notify(connection, name)
 
     def connection_closed(self, connection: C) -> None:
         self.announce_change(self.table.forget_connection(connection))

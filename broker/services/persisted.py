@@ -22,7 +22,7 @@ from triomq.remoting.open_files import explained
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-STEP_LINES = 4_000
+STEP_LINES = 1_000
 """Of a file that are written at once: some milliseconds."""
 RETRY_SECONDS = 5.0
 FINAL_SAVE_SECONDS = 10.0

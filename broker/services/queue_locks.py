@@ -14,6 +14,7 @@ import trio
 from triomq.broker.services.table_limits import broker_limits
 from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.turns import ROWS_AT_ONCE, Turns, in_turns
 
 LIFE_SECONDS = 60.0
 SWEEP_SECONDS = 30.0
@@ -40,12 +41,9 @@ class QueueLocks:
 
         Raises: LimitReached.
         """
-        known = self._groups.get(group, {})
         queues = list(queues)
-        new = len(set(queues) - known.keys())
-        self.limits.require(
-            "locks_max", self._count + new, f"group {group} gets no lock of {new} more queues"
-        )
+        new = self.new(group, queues)
+        self.require_room(group, new)
         self._count += new
         locks = self._groups.setdefault(group, {})
         held = []
@@ -56,6 +54,16 @@ class QueueLocks:
             locks[queue] = QueueLock(client_id, now)
             held.append(queue)
         return held
+
+    def new(self, group: str, queues: Iterable[MessageQueue]) -> int:
+        """Return how many of these queues have no lock in this group."""
+        return len(set(queues) - self._groups.get(group, {}).keys())
+
+    def require_room(self, group: str, new: int) -> None:
+        """Refuse if there is no room for ``new`` more locks. Raises: LimitReached."""
+        self.limits.require(
+            "locks_max", self._count + new, f"group {group} gets no lock of {new} more queues"
+        )
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Release the client's own locks; those of others stay."""
@@ -78,16 +86,24 @@ class QueueLocks:
 
     def expire(self, now: float) -> int:
         """Drop locks that were not renewed; return their number."""
-        dropped = 0
-        for group, locks in list(self._groups.items()):
-            dead = [queue for queue, lock in locks.items() if not self._alive(lock, now)]
-            for queue in dead:
-                del locks[queue]
-            dropped += len(dead)
-            self._count -= len(dead)
-            if not locks:
-                del self._groups[group]
-        return dropped
+        return sum(
+            self._expire(group, locks, queue, now)
+            for group, locks in list(self._groups.items())
+            for queue in list(locks)
+        )
+
+    def _expire(
+        self, group: str, locks: dict[MessageQueue, QueueLock], queue: MessageQueue, now: float
+    ) -> bool:
+        """Drop a lock that was not renewed; return whether it was there."""
+        lock = locks.get(queue)
+        if lock is None or self._alive(lock, now):
+            return False
+        del locks[queue]
+        self._count -= 1
+        if not locks and self._groups.get(group) is locks:
+            del self._groups[group]
+        return True
 
     def _alive(self, lock: QueueLock, now: float) -> bool:
         return now - lock.renewed < LIFE_SECONDS
@@ -96,4 +112,12 @@ class QueueLocks:
         """Run the task "queue-locks-expire"."""
         while True:
             await trio.sleep(SWEEP_SECONDS)
-            self.expire(trio.current_time())
+            now, turns = trio.current_time(), Turns(8 * ROWS_AT_ONCE)
+            for group, locks in list(self._groups.items()):
+                dead = [
+                    queue
+                    async for queue, lock in in_turns(list(locks.items()), turns)
+                    if not self._alive(lock, now)
+                ]
+                async for queue in in_turns(dead):
+                    self._expire(group, locks, queue, now)

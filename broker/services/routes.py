@@ -18,6 +18,8 @@ from triomq.remoting.protocol.headers.route import GetRouteHeader
 ROUTE_SECONDS = 5.0
 """Age at which a route is asked for again."""
 CALL_SECONDS = 3.0
+INLINE_BYTES_MAX = 16 * 1024
+"""Longer routes are decoded in a thread."""
 ROUTES_MAX = 4096
 """Routes that are kept; one more forgets all."""
 
@@ -50,7 +52,12 @@ class Routes:
                 if answer.code != ResponseCode.SUCCESS:
                     turn.answered = True
                     continue
-                found = TopicRoute.decode(bytes(answer.body))
+                body = bytes(answer.body)
+                found = (
+                    TopicRoute.decode(body)
+                    if len(body) <= INLINE_BYTES_MAX
+                    else await trio.to_thread.run_sync(TopicRoute.decode, body)
+                )
             except (RemotingError, ValueError):
                 continue
             names.answered(turn.address)

@@ -7,13 +7,15 @@ remoting/protocol/subscription/SubscriptionGroupConfig.java.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from triomq.broker.services.attributes import GROUP_ATTRIBUTES, alter_attributes
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
 from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
 from triomq.remoting.limits import Limits
@@ -144,10 +146,21 @@ class SubscriptionGroups(PersistedTable):
         self.touch()
 
     def encode(self) -> bytes:
-        table = SubscriptionGroupTable(
-            dict(sorted(self.configs.items())), self.version.current, self.forbidden
-        )
-        return encode_pretty(write_plain(table))
+        return b"".join(self.steps())
+
+    def steps(self) -> Iterator[bytes]:
+        content: dict[str, Any] = {
+            "dataVersion": write_plain(self.version.current),
+            "forbiddenTable": dict(self.forbidden),
+            "subscriptionGroupTable": self._rows,
+        }
+        return pretty_steps(content)
+
+    def _rows(self) -> Iterator[tuple[str, Any]]:
+        for name in sorted(self.configs):
+            config = self.configs.get(name)
+            if config is not None:  # it may have been deleted since
+                yield name, write_plain(config)
 
 
 def open_subscription_groups(

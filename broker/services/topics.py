@@ -7,14 +7,15 @@ broker/topic/TopicConfigManager.java, common/attribute/AttributeUtil.java.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
 from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
 from triomq.remoting.limits import Limits
@@ -290,9 +291,17 @@ class Topics(PersistedTable):
             self.on_change(topics)
 
     def encode(self) -> bytes:
-        return encode_pretty(
-            write_plain(TopicTable(dict(sorted(self.configs.items())), self.version.current))
-        )
+        return b"".join(self.steps())
+
+    def steps(self) -> Iterator[bytes]:
+        version = write_plain(self.version.current)
+        return pretty_steps({"dataVersion": version, "topicConfigTable": self._rows})
+
+    def _rows(self) -> Iterator[tuple[str, Any]]:
+        for name in sorted(self.configs):
+            config = self.configs.get(name)
+            if config is not None:  # it may have been deleted since
+                yield name, write_plain(config)
 
 
 def bounded(configs: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:

@@ -48,6 +48,8 @@ CLOSING_WAIT_SECONDS = 5.0
 """Limit of the time that an fsync of a closing store waits for a descriptor: by then the
 descriptors of connections are free.
 """
+INDEXED_AT_ONCE = 1_024
+"""Records of one append that are indexed at once: some milliseconds."""
 QUEUES_A_STEP = 64
 
 
@@ -154,7 +156,11 @@ class MessageStore:
         begun = time.perf_counter()
         batch = self.log.append(drafts, self.queue_table, self.clock())
         self.log.appended.advance(batch.end)
-        self.indexer.offer(batch)
+        if len(drafts) <= INDEXED_AT_ONCE:
+            self.indexer.offer(batch)
+        else:  # its task indexes it in turns
+            for part in batch.parts(INDEXED_AT_ONCE):
+                self.indexer.offer(part)
         seconds = time.perf_counter() - begun
         if seconds > self.append_max_seconds:
             self.append_max_seconds = seconds

@@ -5,9 +5,12 @@ Source: proxy/…/grpc/v2/route/RouteActivity.java.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 import attrs
+import trio
 
 from triomq.remoting.errors import RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
@@ -25,6 +28,9 @@ from triomq.remoting.messaging.route_answers import accepted_types, assignments,
 from triomq.remoting.messaging.status_codes import status, unknown_topic
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig
+from triomq.remoting.turns import ROWS_AT_ONCE
+
+T = TypeVar("T")
 
 
 @attrs.define(eq=False)
@@ -42,10 +48,22 @@ class Routing:
         topic = topic_name(request.topic, system_allowed=True)
         route = await self._route(topic)
         accepted = accepted_types(message_type(await self.cluster.topic(topic)))
-        queues = message_queues(
-            request.topic, route, accepted, partial(self._endpoints, request.endpoints)
+        queues = await self._made(
+            route,
+            partial(
+                message_queues,
+                request.topic,
+                route,
+                accepted,
+                partial(self._endpoints, request.endpoints),
+            ),
         )
         return QueryRouteResponse(status=status(), message_queues=queues)
+
+    async def _made(self, route: TopicRoute, make: Callable[[], list[T]]) -> list[T]:
+        """Make the rows of an answer, in a thread if they are many. Checkpoint: maybe."""
+        rows = sum(max(q.read_queue_count, q.write_queue_count) for q in route.queue_datas)
+        return make() if rows <= ROWS_AT_ONCE else await trio.to_thread.run_sync(make)
 
     async def query_assignment(
         self, request: QueryAssignmentRequest, call: CallContext
@@ -54,11 +72,16 @@ class Routing:
         self.clients.of_call(call)
         topic = topic_name(request.topic, system_allowed=True)
         group = await self.cluster.group(group_name(request.group))
-        made = assignments(
-            request.topic,
-            await self._route(topic),
-            partial(self._endpoints, request.endpoints),
-            fifo=group is not None and group.consume_message_orderly,
+        route = await self._route(topic)
+        made = await self._made(
+            route,
+            partial(
+                assignments,
+                request.topic,
+                route,
+                partial(self._endpoints, request.endpoints),
+                fifo=group is not None and group.consume_message_orderly,
+            ),
         )
         return QueryAssignmentResponse(status=status(), assignments=made)
 

@@ -21,9 +21,15 @@ _SIZES = Struct(">i8xii")
 """Total size, flag, length of the body."""
 ELEMENT_BYTES = _HEAD.size + _LENGTH.size
 """Bytes of an element beside its body and its properties."""
-ELEMENTS_MAX = 32_767
-"""The most messages of one batch: what a batch consume queue can count."""
+ELEMENTS_MAX = 15_000
+"""The most messages of one batch: the header of the answer, which names the place of each in 33
+bytes, must not be longer than ``HEADER_BYTES_MAX``.
+"""
 _FIX = "encode the batch as MessageDecoder.encodeMessages of RocketMQ does"
+
+
+class BatchTooLong(RemoteProtocolError):
+    """A batch has too many messages."""
 
 
 def encode_batch(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
@@ -47,26 +53,26 @@ def encode_batch(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     return b"".join(pieces)
 
 
-def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
+def decode_batch(data: bytes, count_max: int = ELEMENTS_MAX) -> list[tuple[int, bytes, bytes]]:
     """Return flag, body and encoded properties of each message.
 
-    Raises: RemoteProtocolError if the lengths do not fit, or for too many messages.
+    Raises: RemoteProtocolError if the lengths do not fit, BatchTooLong for more than ``count_max``.
     """
     return [
         (flag, data[start + _HEAD.size : at - _LENGTH.size], data[at:stop])
-        for flag, start, at, stop in _spans(data)
+        for flag, start, at, stop in _spans(data, count_max)
     ]
 
 
 def batch_properties(data: bytes) -> list[bytes]:
     """Return the properties of each message, for a batch that is stored as it is.
 
-    Raises: RemoteProtocolError if the lengths do not fit, or for too many messages.
+    Raises: RemoteProtocolError if the lengths do not fit, BatchTooLong for too many messages.
     """
-    return [data[at:stop] for _, _, at, stop in _spans(data)]
+    return [data[at:stop] for _, _, at, stop in _spans(data, ELEMENTS_MAX)]
 
 
-def _spans(data: bytes) -> list[tuple[int, int, int, int]]:
+def _spans(data: bytes, count_max: int) -> list[tuple[int, int, int, int]]:
     """Return flag, start, start of the properties and end of each message."""
     found: list[tuple[int, int, int, int]] = []
     read, read_length, end, position = _SIZES.unpack_from, _LENGTH.unpack_from, len(data), 0
@@ -87,8 +93,9 @@ def _spans(data: bytes) -> list[tuple[int, int, int, int]]:
             )
         found.append((flag, position, properties_at, stop))
         position = stop
-        if len(found) > ELEMENTS_MAX:
-            raise RemoteProtocolError(
-                f"the batch has more than {ELEMENTS_MAX} messages", "send them in several batches"
+        if len(found) > count_max:
+            raise BatchTooLong(
+                f"the batch has more than {count_max} messages",
+                "send them in several batches",
             )
     return found

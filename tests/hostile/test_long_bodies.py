@@ -15,7 +15,7 @@ from brokers import BrokerPeer, peer_of, running_broker
 
 from triomq.broker.processors import bodies as broker_bodies
 from triomq.broker.processors.bodies import BODY_BYTES_MAX, INLINE_BYTES_MAX
-from triomq.namesrv import registration_requests, routes
+from triomq.namesrv import registration_requests, routed_queues
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.bodies import registration
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, encode_deflated
@@ -123,7 +123,7 @@ async def test_a_registration_of_many_topics_is_read_in_a_thread(
     begun, go_on = trio.Event(), trio.Event()
     token = trio.lowlevel.current_trio_token()
     decode = registration_requests.decode_registration
-    monkeypatch.setattr(routes, "STEP_TOPICS", 300)
+    monkeypatch.setattr(routed_queues, "STEP_TOPICS", 300)
 
     def slow(data: bytes, version: int) -> RegisterBrokerBody:
         if len(data) == len(body):

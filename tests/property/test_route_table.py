@@ -90,7 +90,7 @@ class RouteTableMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, wipe=st.booleans())
     def change_permission(self, name: str, wipe: bool) -> None:
-        (self.routes.wipe_write_permission if wipe else self.routes.add_write_permission)(name)
+        sum((self.routes.wipe_write_permission if wipe else self.routes.add_write_permission)(name))
 
     @rule(topic=st.sampled_from(TOPICS), cluster=st.sampled_from([None, "C", "other"]))
     def delete_topic(self, topic: str, cluster: str | None) -> None:

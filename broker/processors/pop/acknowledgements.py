@@ -5,11 +5,12 @@ Source: broker/processor/AckMessageProcessor.java, ChangeInvisibleTimeProcessor.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Sequence
 from functools import partial
 
 import attrs
+import trio
 
-from triomq.broker.processors.bodies import RequireForBody
 from triomq.broker.processors.pop.pop_checks import MESSAGES_MAX, PopChecks
 from triomq.broker.processors.send.pipeline import NOT_DURABLE
 from triomq.broker.services.pop.held_pops import HeldPops
@@ -28,10 +29,13 @@ from triomq.remoting.protocol.headers.pop import (
     ChangeInvisibleTimeResponseHeader,
 )
 from triomq.remoting.protocol.receipt_handle import NORMAL, ORDERED_QUEUE, RETRY_V1, ReceiptHandle
-from triomq.remoting.server.requests import Deferred, Request, Response
+from triomq.remoting.server.requests import Deferred, Request, Response, Result
+from triomq.remoting.turns import Turns, in_turns
 
 ACKS_MAX = 4096
 """Check points that one batch names at most."""
+ACKS_AT_ONCE = 64
+"""Of them, before other tasks have their turn: a few milliseconds."""
 
 
 @attrs.define(eq=False)
@@ -42,8 +46,6 @@ class Acknowledgements:
     checks: PopChecks
     broker_name: str
     held: HeldPops
-    require: RequireForBody | None = None
-    """Set where requests are authorized."""
 
     def acknowledge(self, request: Request) -> Response | Deferred:
         """Acknowledge a message. Raises: Rejected. Checkpoint: never."""
@@ -67,38 +69,56 @@ class Acknowledgements:
         )
         return self._when_durable(request, log_end)
 
-    def acknowledge_batch(self, request: Request) -> Response | Deferred:
-        """Acknowledge messages of several check points. Raises: Rejected. Checkpoint: never."""
+    def acknowledge_batch(self, request: Request, body: BatchAckBody) -> Result | Awaitable[Result]:
+        """Acknowledge messages of several check points. Raises: Rejected.
+
+        Of many parts some may be stored when this broker refuses the rest: the client sends all
+        again, and what is acknowledged already does not count twice.
+        """
+        if not body.acks:
+            raise Rejected(ResponseCode.NO_MESSAGE, "the batch names no message")
+        if len(body.acks) > ACKS_MAX:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the batch has {len(body.acks)} parts, at most {ACKS_MAX} are allowed; send"
+                " several",
+            )
+        if len(body.acks) > ACKS_AT_ONCE:
+            return self._acknowledge_in_turns(request, body)
+        end = self._acknowledge_parts([self._part(ack) for ack in body.acks], body.broker_name)
+        return self._when_durable(request, end)
+
+    async def _acknowledge_in_turns(self, request: Request, body: BatchAckBody) -> Result:
+        turns, log_end = Turns(ACKS_AT_ONCE), 0
+        parts = [self._part(ack) async for ack in in_turns(body.acks, turns)]
+        for first in range(0, len(parts), ACKS_AT_ONCE):
+            some = parts[first : first + ACKS_AT_ONCE]
+            log_end = max(log_end, self._acknowledge_parts(some, body.broker_name))
+            await trio.lowlevel.checkpoint()
+        return self._when_durable(request, log_end)
+
+    def _part(self, ack: BatchAck) -> tuple[BatchAck, list[int]]:
+        """Check a part; return it with its offsets. Raises: Rejected."""
         try:
-            body = BatchAckBody.decode(request.body)
-            wanted = [(ack, ack.offsets()) for ack in body.acks]
+            offsets = ack.offsets(MESSAGES_MAX)
         except RemoteProtocolError as error:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, error.reason) from None
-        if self.require is not None:
-            self.require(request, body)
-        if not wanted:
-            raise Rejected(ResponseCode.NO_MESSAGE, "the batch names no message")
-        if len(wanted) > ACKS_MAX:
-            raise Rejected(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the batch has {len(wanted)} parts, at most {ACKS_MAX} are allowed; send several",
-            )
-        if any(len(offsets) > MESSAGES_MAX for _, offsets in wanted):
-            raise Rejected(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"a part of the batch names more than {MESSAGES_MAX} messages, which no pop gives",
-            )
-        for ack, _ in wanted:
-            self.checks.handle(ack.revive_queue_id, ack.pop_time + ack.invisible_ms)
+        self.checks.handle(ack.revive_queue_id, ack.pop_time + ack.invisible_ms)
+        return ack, offsets
+
+    def _acknowledge_parts(
+        self, parts: Sequence[tuple[BatchAck, list[int]]], broker: str | None
+    ) -> int:
+        """Acknowledge some parts; return the end of their records. Checkpoint: never."""
         log_end = 0
-        for ack, offsets in wanted:
+        for ack, offsets in parts:
             if ack.revive_queue_id == ORDERED_QUEUE:
                 for offset in offsets:
                     key = ack.consumer_group, ack.topic, ack.queue_id
                     self._acknowledge_ordered(key, offset, ack.pop_time)
             elif offsets:
-                log_end = max(log_end, self._acknowledge_part(ack, offsets, body.broker_name))
-        return self._when_durable(request, log_end)
+                log_end = max(log_end, self._acknowledge_part(ack, offsets, broker))
+        return log_end
 
     def _acknowledge_part(self, ack: BatchAck, offsets: list[int], broker: str | None) -> int:
         topic = ack.topic

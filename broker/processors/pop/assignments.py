@@ -7,8 +7,10 @@ knows. Source: broker/processor/QueryAssignmentProcessor.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
+import trio
 
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.pop.request_modes import POP, PULL, RequestModes
@@ -30,6 +32,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.turns import ROWS_AT_ONCE
 
 Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 STRATEGIES: Mapping[str, Allocate] = {"AVG": allocate_average, "AVG_BY_CIRCLE": allocate_circle}
@@ -57,27 +60,16 @@ class Assignments:
         route = await self.routes.find(body.topic)
         if route is None:
             return _answer(None)  # the member keeps what it has
-        queues = readable_queues(body.topic, route)
         mode = self.modes.find(body.topic, body.consumer_group)
         if body.topic.startswith(names.RETRY_PREFIX):
             mode = attrs.evolve(mode, mode=PULL)
-        if body.message_model == BROADCASTING:
-            return _answer([QueueAssignment(message_queue=queue, mode=PULL) for queue in queues])
         group = self.clients.consumers.get(body.consumer_group)
-        if group is None:
+        if group is None and body.message_model != BROADCASTING:
             return _answer(None)
-        members = sorted(group.client_ids)
-        if mode.mode != POP:
-            mine = allocate(body.client_id, queues, members)
-        elif body.client_id not in members:
-            mine = []
-        elif not 0 < mode.pop_share_queue_count < len(members) - 1:
-            brokers = dict.fromkeys(queue.broker_name for queue in queues)
-            mine = [MessageQueue(body.topic, name, ANY_QUEUE) for name in brokers]
-        else:
-            share = mode.pop_share_queue_count
-            mine = shared_queues(allocate, body.client_id, queues, members, share)
-        return _answer([QueueAssignment(message_queue=queue, mode=mode.mode) for queue in mine])
+        members = group.client_ids if group is not None else []
+        work = partial(assigned, allocate, body, mode, route, members)
+        count = len(members) + sum(queues.read_queue_count for queues in route.queue_datas)
+        return work() if count <= ROWS_AT_ONCE else await trio.to_thread.run_sync(work)
 
     def set_mode(self, request: Request, body: MessageRequestMode) -> Response:
         """Set how a group reads a topic. Raises: Rejected. Checkpoint: never."""
@@ -101,6 +93,31 @@ class Assignments:
         if not self.modes.modes:
             raise Rejected(ResponseCode.SYSTEM_ERROR, "No message request mode in this broker")
         return Response(body=MessageRequestModeTable(self.modes.modes).encode())
+
+
+def assigned(
+    allocate: Allocate,
+    body: QueryAssignmentRequest,
+    mode: MessageRequestMode,
+    route: TopicRoute,
+    client_ids: Sequence[str],
+) -> Response:
+    """Answer with the queues of a member. Pure: a thread divides thousands of queues."""
+    queues = readable_queues(body.topic, route)
+    if body.message_model == BROADCASTING:
+        return _answer([QueueAssignment(message_queue=queue, mode=PULL) for queue in queues])
+    members = sorted(client_ids)
+    if mode.mode != POP:
+        mine = allocate(body.client_id, queues, members)
+    elif body.client_id not in members:
+        mine = []
+    elif not 0 < mode.pop_share_queue_count < len(members) - 1:
+        brokers = dict.fromkeys(queue.broker_name for queue in queues)
+        mine = [MessageQueue(body.topic, name, ANY_QUEUE) for name in brokers]
+    else:
+        share = mode.pop_share_queue_count
+        mine = shared_queues(allocate, body.client_id, queues, members, share)
+    return _answer([QueueAssignment(message_queue=queue, mode=mode.mode) for queue in mine])
 
 
 def readable_queues(topic: str, route: TopicRoute) -> list[MessageQueue]:

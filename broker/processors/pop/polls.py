@@ -6,7 +6,7 @@ PollingInfoProcessor.java.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 
 import attrs
 import trio
@@ -27,7 +27,8 @@ from triomq.remoting.protocol.headers.pop import (
     PopMessageResponseHeader,
 )
 from triomq.remoting.protocol.names import pop_retry_topics
-from triomq.remoting.server.requests import Deferred, Request, Response
+from triomq.remoting.server.requests import Deferred, Request, Response, Result
+from triomq.remoting.turns import ROWS_AT_ONCE
 
 BYTES_MAX = 256 * 1024
 
@@ -40,16 +41,38 @@ class Polls:
     checks: PopChecks
     held: HeldPops
 
-    def notify(self, request: Request) -> Response | Deferred:
+    def notify(self, request: Request) -> Result | Awaitable[Result]:
         """Say whether there are messages to pop; wait for some. Raises: Rejected, LimitReached.
 
-        Filters do not count, as in Java. Checkpoint: never.
+        Filters do not count, as in Java. Checkpoint: never; a returned awaitable has some.
         """
         header: NotificationHeader = request.header
         pops = self.checks.state()
         self.checks.count(1)
         topic = self.checks.topic(header.topic, header.queue_id, header.consumer_group)
-        if self._has_message(pops, header.consumer_group, topic, header.queue_id):
+        queues = self._queues(header.consumer_group, topic, header.queue_id)
+        found = self._has_message(pops, header.consumer_group, queues)
+        if found is None:
+            return self._notify_in_turns(request, pops, queues)
+        return self._notified(request, found)
+
+    async def _notify_in_turns(
+        self, request: Request, pops: Pops, queues: Iterator[tuple[str, int]]
+    ) -> Result:
+        header: NotificationHeader = request.header
+        watch, found = self.held.watch(header, request.connection), None
+        try:
+            while found is None:
+                await trio.lowlevel.checkpoint()
+                found = self._has_message(pops, header.consumer_group, queues)
+        finally:
+            woken = self.held.end_watch(watch)
+        return self._notified(request, found or woken)
+
+    def _notified(self, request: Request, found: bool) -> Result:
+        """Answer, or let the request wait. Checkpoint: never."""
+        header: NotificationHeader = request.header
+        if found:
             return Response(header=NotificationResponseHeader(True, False))
         left = request.wait_seconds(header.poll_ms / 1000)
         if left <= 0:
@@ -67,11 +90,16 @@ class Polls:
             return Response(header=NotificationResponseHeader(False, True))
         return Deferred((request,))
 
-    def _has_message(self, pops: Pops, group: str, topic: TopicConfig, queue_id: int) -> bool:
-        return any(
-            self.store.max_offset(name, each) > self._position(pops, group, name, each)
-            for name, each in self._queues(group, topic, queue_id)
-        )
+    def _has_message(
+        self, pops: Pops, group: str, queues: Iterator[tuple[str, int]]
+    ) -> bool | None:
+        """Look into some queues; return None if the turn ends before all. Checkpoint: never."""
+        for count, (name, queue_id) in enumerate(queues, 1):
+            if self.store.max_offset(name, queue_id) > self._position(pops, group, name, queue_id):
+                return True
+            if count == ROWS_AT_ONCE:
+                return None
+        return False
 
     def _queues(self, group: str, topic: TopicConfig, queue_id: int) -> Iterator[tuple[str, int]]:
         for each in range(topic.read_queue_count) if queue_id < 0 else (queue_id,):

@@ -8,7 +8,7 @@ pool again. Source: broker/processor/PopMessageProcessor.java.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
@@ -21,7 +21,7 @@ from triomq.broker.processors.pop.pop_checks import PopChecks
 from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.filters import Wanted, compile_typed, is_filter
 from triomq.broker.services.groups import GroupTable
-from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
+from triomq.broker.services.pop.held_pops import HeldPop, HeldPops, Watch
 from triomq.broker.services.pop.pop_log import QueueKey
 from triomq.broker.services.pop.pops import Pops
 from triomq.broker.services.statistics import Statistics
@@ -54,7 +54,7 @@ from triomq.remoting.protocol.record_reader import (
 )
 from triomq.remoting.protocol.tag_expressions import ALL_TAGS, subscription
 from triomq.remoting.server.connection import Connection
-from triomq.remoting.server.requests import Deferred, Request, Response
+from triomq.remoting.server.requests import Deferred, Request, Response, Result
 
 OVERDUE_SECONDS = 0.5
 """A request whose time is over by more is refused: its client does not wait any more."""
@@ -62,6 +62,8 @@ BYTES_MAX = 256 * 1024
 MOVED = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
 PASSED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
 INIT_MIN = 0
+VISITS_AT_ONCE = 512
+"""Queues that a pop visits at once: a few milliseconds."""
 
 
 @attrs.define(eq=False)
@@ -84,6 +86,10 @@ class PopWork:
     pop_time: int
     revive_queue: int
     visits: Iterator[Visit]
+    left: int = VISITS_AT_ONCE
+    """Visits, and messages that a filter passes over, until other tasks have their turn."""
+    watch: Watch | None = None
+    """Of a pop that takes several turns."""
     rest: int = 0
     """Messages that are left in the visited queues."""
     count: int = 0
@@ -118,10 +124,10 @@ class PopMessages:
     _locked: set[QueueKey] = attrs.field(factory=set, init=False)
     """Queues that a pop reads from the disk: others pass them."""
 
-    def handle(self, request: Request) -> Response | Deferred:
+    def handle(self, request: Request) -> Result | Awaitable[Result]:
         """Return messages, and hide them from the rest of the group.
 
-        Raises: Rejected, LimitReached. Checkpoint: never.
+        Raises: Rejected, LimitReached. Checkpoint: never; a returned awaitable has some.
         """
         header: PopMessageHeader = request.header
         pops = self.checks.state()
@@ -139,12 +145,39 @@ class PopMessages:
         revive_queue = ORDERED_QUEUE if header.order else pops.next_revive_queue()
         visits = self._visits(header, topic)
         work = PopWork(request, tag_codes, wanted, now, revive_queue, visits)
-        return self._go_on(work, pops)
+        result = self._go_on(work, pops)
+        return result if result is not None else self._in_turns(work, pops)
 
-    def _go_on(self, work: PopWork, pops: Pops) -> Response | Deferred:
-        """Visit queues until there is enough. Checkpoint: never."""
+    async def _in_turns(self, work: PopWork, pops: Pops) -> Result:
+        """Visit the rest of many queues. Raises: Rejected."""
+        connection, result = work.request.connection, None
+        self._watch(work)
+        try:
+            while result is None:
+                await trio.lowlevel.checkpoint()
+                if connection.closed:  # what it would take, nobody would get
+                    raise Rejected(ResponseCode.SYSTEM_ERROR, "the connection is closed")
+                self.checks.state()  # this broker may serve no pops any more
+                work.left = VISITS_AT_ONCE
+                result = self._go_on(work, pops)
+        except BaseException:
+            self._end_watch(work)
+            raise
+        return result
+
+    def _watch(self, work: PopWork) -> None:
+        """Note what comes until the answer is made: other tasks run."""
+        if work.watch is None:
+            work.watch = self.held.watch(work.header, work.request.connection)
+
+    def _end_watch(self, work: PopWork) -> bool:
+        return work.watch is not None and self.held.end_watch(work.watch)
+
+    def _go_on(self, work: PopWork, pops: Pops) -> Result | None:
+        """Visit queues until there is enough; return None if the turn ends. Checkpoint: never."""
         header = work.header
         for visit in work.visits:
+            work.left -= 1
             key = header.consumer_group, visit.topic, visit.queue_id
             if key in self._locked:
                 continue
@@ -159,6 +192,8 @@ class PopMessages:
                 return self._take_cold(work, visit, key, pops)
             if work.count >= header.message_count_max:
                 break
+            if work.left <= 0:
+                return None
         return self._answer(work)
 
     # One queue
@@ -189,6 +224,7 @@ class PopMessages:
                 found = self._get(visit, work.tag_codes, offset, count, BYTES_MAX)
             if found is None:
                 return False
+            work.left -= max(0, found.next_offset - offset - found.count)
             if not self._use(work, visit, key, pops, found):
                 break
         return True
@@ -218,6 +254,7 @@ class PopMessages:
                 ResponseCode.SYSTEM_BUSY,
                 "too many pulls wait for the disk, start flow control for a while",
             )
+        self._watch(work)
         return deferred
 
     def _unlock(self, header: PopMessageHeader, key: QueueKey) -> None:
@@ -245,6 +282,7 @@ class PopMessages:
             if isinstance(answer, Response):
                 deferred.finish(lambda: answer)
         except Exception as error:
+            self._end_watch(work)
             deferred.fail(error)
         finally:
             self._locked.discard(key)
@@ -372,9 +410,13 @@ class PopMessages:
         """Return the messages, or wait for some.
 
         No other task runs between the last read of the store and this call, so no message arrives
-        unnoticed.
+        unnoticed; one that came while the pop took several turns is looked for.
         """
         header = work.header
+        woken = self._end_watch(work)
+        if woken and not work.count:
+            work.request.resubmit()
+            return Deferred((work.request,))
         code, remark = ResponseCode.SUCCESS, "FOUND"
         if not work.count:
             if work.full:
@@ -387,7 +429,7 @@ class PopMessages:
                 return Deferred((work.request,))
             code = ResponseCode.POLLING_TIMEOUT if held is None else ResponseCode.POLLING_FULL
             remark = GetStatus.NO_MESSAGE_IN_QUEUE.name
-        elif work.rest:
+        elif work.rest or woken:
             self.held.wake(header.consumer_group, header.topic)
         totals = self.statistics.totals
         if work.count:

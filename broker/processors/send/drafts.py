@@ -20,9 +20,13 @@ from triomq.broker.processors.send.traits import Incoming, Traits, illegal
 from triomq.broker.store.config import StoreConfig
 from triomq.broker.store.draft import HEAD_BYTES_MAX, KEYS_MAX, Draft, check_draft, record_bytes_max
 from triomq.broker.store.errors import IllegalMessage
-from triomq.broker.store.queues.batch_queue import BATCH_MESSAGES_MAX
 from triomq.remoting.errors import Rejected, RemoteProtocolError
-from triomq.remoting.protocol.batch import batch_properties, decode_batch
+from triomq.remoting.protocol.batch import (
+    ELEMENTS_MAX,
+    BatchTooLong,
+    batch_properties,
+    decode_batch,
+)
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.ids import UniqueIds
@@ -38,6 +42,14 @@ from triomq.remoting.protocol.sys_flags import INNER_BATCH, NEED_UNWRAP
 
 REPLACED = (POP_CK, *props.OWN, *OWN_NUMBERS)
 """Properties that only the broker writes: removed from a single message if the sender set them."""
+SHORT_BATCH_MAX = 2_000
+"""Messages of a batch, or of the batches of requests that came together, which are stored at once:
+some milliseconds. Longer batches are read in a thread.
+"""
+
+
+class LongBatch(Exception):
+    """Requests have so many messages that other tasks must have their turn in between."""
 
 
 @attrs.define(eq=False)
@@ -154,10 +166,23 @@ class BatchKind(AnyBatchKind):
     """A batch that becomes one record per message; the properties stay as the sender wrote them."""
 
     def drafts(self, message: Incoming, text: str) -> tuple[list[Draft], str, int]:
+        """Make the drafts. Raises: Rejected, LongBatch."""
         self.check_request(message)
+        drafts = self.read(message, SHORT_BATCH_MAX)
+        return drafts, self.unique_key(message), len(drafts)
+
+    def read(self, message: Incoming, count_max: int = ELEMENTS_MAX) -> list[Draft]:
+        """Make the drafts of a request that was checked; a thread may do it.
+
+        Raises: Rejected, LongBatch if there are more than ``count_max``, but not too many.
+        """
         request = message.request
         try:
-            elements = decode_batch(request.body)
+            elements = decode_batch(request.body, count_max)
+        except BatchTooLong as error:
+            if count_max < ELEMENTS_MAX:
+                raise LongBatch from None
+            raise illegal(str(error), self.config) from None
         except RemoteProtocolError as error:
             raise illegal(error.reason, self.config) from None
         encoded = [element[2] for element in elements]
@@ -198,7 +223,7 @@ class BatchKind(AnyBatchKind):
             if closely or len(keys or "") > KEYS_MAX or not drafts:
                 self.check(draft)
             drafts.append(draft)
-        return drafts, self.unique_key(message), len(drafts)
+        return drafts
 
 
 @attrs.define(eq=False)
@@ -216,12 +241,6 @@ class InnerBatchKind(AnyBatchKind):
         texts = [properties.decode("utf-8", "replace") for properties in encoded]
         self.check_elements(message, texts, props.unusual_texts(texts))
         count = len(encoded)
-        if count > BATCH_MESSAGES_MAX:
-            raise Rejected(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the batch has {count} messages, at most {BATCH_MESSAGES_MAX} fit into one record;"
-                " send several batches",
-            )
         unique_key = self.unique_key(message)
         added = {UNIQ_KEY: unique_key, CLUSTER: self.cluster_name, INNER_NUM: str(count)}
         text = props.rewritten(text, (*added, *OWN_NUMBERS), added)

@@ -32,11 +32,19 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import attrs
+import trio
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.processors.send import known_properties as props
 from triomq.broker.processors.send.admission import Admission, Target
-from triomq.broker.processors.send.drafts import BatchKind, InnerBatchKind, RequestKind, SingleKind
+from triomq.broker.processors.send.drafts import (
+    SHORT_BATCH_MAX,
+    BatchKind,
+    InnerBatchKind,
+    LongBatch,
+    RequestKind,
+    SingleKind,
+)
 from triomq.broker.processors.send.known_properties import NO_WAIT, PROPERTY_END
 from triomq.broker.processors.send.stored_answers import (
     PendingAnswer,
@@ -81,6 +89,8 @@ NOT_DURABLE: dict[DurabilityResult, int] = {
 }
 NOT_PLAIN_FLAGS = TRANSACTION_MASK | INNER_BATCH
 """Flags of messages that need more than to be stored."""
+ADMISSIONS_MAX = 3
+"""How often a long batch is read again because topics have changed meanwhile."""
 
 
 @attrs.define(eq=False)
@@ -143,15 +153,92 @@ class SendPipeline:
             if closed is not None:
                 return [self.refusal(ResponseCode.SYSTEM_ERROR, closed)] * len(requests)
         batch = SendBatch(requests, [None] * len(requests), [], [], [], {})
-        self._draft_all(batch)
+        try:
+            self._draft_all(batch)
+        except LongBatch:
+            return self._one_by_one(requests)
+        return self._store(batch, begin)
+
+    async def _one_by_one(self, requests: list[Request]) -> BatchResult:
+        """Store requests with many messages one after the other; other tasks run in between.
+
+        Each is stored with one append, as ever. Checkpoint: always.
+        """
+        for request in requests:
+            await self._store_one(request)
+            await trio.lowlevel.checkpoint()
+        answered = Deferred(requests)
+        answered.finished = True
+        return answered
+
+    async def _store_one(self, request: Request) -> None:
+        deferred = Deferred((request,))
+        try:
+            batch, begin = await self._draft_one(request), time.perf_counter()
+            result: BatchResult | Awaitable[BatchResult] = batch.answers
+            if self._is_stored(batch):
+                self.store.indexer.index_offered()
+                await trio.lowlevel.checkpoint()  # the answer names the place of each message
+                result = self._answer_stored(batch, begin)
+            done = await result if isinstance(result, Awaitable) else result
+        except Exception as error:
+            deferred.fail(error)
+        else:
+            deferred.finish(lambda: done)
+
+    async def _draft_one(self, request: Request) -> SendBatch:
+        """Make the drafts of a request; a thread makes those of a long batch."""
+        batch = SendBatch([request], [None], [], [], [], {})
+        try:
+            self._draft_all(batch)
+        except LongBatch:
+            batch = SendBatch([request], [None], [], [], [], {})
+            try:
+                await self._draft_long(batch)
+            except Rejected as rejected:
+                batch.answers[0] = self.refusal(rejected.code, rejected.remark)
+        return batch
+
+    async def _draft_long(self, batch: SendBatch) -> None:
+        """Read a long batch in a thread. Raises: Rejected."""
+        (request,) = batch.requests
+        admission, known = self.admission, props.known_properties(request.header.properties or "")
+        for _ in range(ADMISSIONS_MAX):
+            if admission.generation != self.topics.generation:
+                admission.forget_targets()
+            message = self._incoming(request, known)
+            self._batch.check_request(message)
+            drafts = await trio.to_thread.run_sync(self._batch.read, message)
+            # What its topic allows may have changed meanwhile.
+            if (
+                admission.generation == self.topics.generation
+                and admission.targets.get(request.header.topic) is message.target
+            ):
+                key = self._batch.unique_key(message)
+                self._take(batch, 0, message, drafts, key, len(drafts))
+                return
+        raise Rejected(
+            ResponseCode.SYSTEM_BUSY, "topics change too often to store a long batch: send it again"
+        )
+
+    def _store(self, batch: SendBatch, begin: float) -> BatchResult | Awaitable[BatchResult]:
+        """Append the drafts of requests, and answer. ``begin``: when the work began."""
+        return self._answer_stored(batch, begin) if self._is_stored(batch) else batch.answers
+
+    def _is_stored(self, batch: SendBatch) -> bool:
+        """Append the drafts; return whether there is something to answer yet."""
         if not batch.drafts:
-            return batch.answers
+            return False
         refusal = self._append(batch)
         if refusal is not None:
             self.statistics.totals.puts_failed += len(batch.drafts)
             for pending in batch.pending:
                 batch.answers[pending.index] = refusal
-            return batch.answers
+        return refusal is None
+
+    def _answer_stored(
+        self, batch: SendBatch, begin: float
+    ) -> BatchResult | Awaitable[BatchResult]:
         seconds = time.perf_counter() - begin
         places = batch.places
         end = places[-1].log_offset + places[-1].size
@@ -229,8 +316,17 @@ class SendPipeline:
     def _draft_unusual(
         self, batch: SendBatch, index: int, text: str, known: dict[str, str]
     ) -> None:
-        """Classify any request, and make its drafts. Raises: Rejected."""
-        request = batch.requests[index]
+        """Classify any request, and make its drafts. Raises: Rejected, LongBatch."""
+        message = self._incoming(batch.requests[index], known)
+        kind: RequestKind = self._single
+        if message.request.header.batch:  # whatever the code, as in Java
+            kind = self._inner_batch if message.target.batched else self._batch
+        self._take(batch, index, message, *kind.drafts(message, text))
+        if len(batch.drafts) > SHORT_BATCH_MAX and len(batch.requests) > 1:
+            raise LongBatch
+
+    def _incoming(self, request: Request, known: dict[str, str]) -> Incoming:
+        """Find the target of a request. Raises: Rejected."""
         header: SendMessageHeader = request.header
         target = self.admission.targets.get(header.topic)
         if target is None or header.queue_id >= target.queue_limit:
@@ -238,11 +334,18 @@ class SendPipeline:
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = random.randrange(max(1, target.write_queues))
-        message = Incoming(request, known, target, queue_id)
-        kind: RequestKind = self._single
-        if header.batch:  # whatever the code, as in Java
-            kind = self._inner_batch if target.batched else self._batch
-        drafts, unique_key, count = kind.drafts(message, text)
+        return Incoming(request, known, target, queue_id)
+
+    def _take(
+        self,
+        batch: SendBatch,
+        index: int,
+        message: Incoming,
+        drafts: list[Draft],
+        unique_key: str,
+        count: int,
+    ) -> None:
+        """Add the drafts of a request to its batch."""
         wait = message.known.get(WAIT) != "false"
         batch.pending.append(
             PendingAnswer(
@@ -256,7 +359,7 @@ class SendPipeline:
                 count,
             )
         )
-        kind_of_message = type_of_message(known)
+        kind_of_message = type_of_message(message.known)
         if kind_of_message != NORMAL:
             batch.types[index] = kind_of_message.lower()
         if message.handle is not None:

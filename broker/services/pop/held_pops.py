@@ -7,10 +7,12 @@ broker/longpolling/PopLongPollingService.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from typing import Protocol
 
 import attrs
 
 from triomq.broker.services.held_requests import HeldRequests
+from triomq.remoting.protocol.names import pop_retry_topics
 
 
 @attrs.define(eq=False)
@@ -26,6 +28,31 @@ class HeldPop:
     connection: Hashable
     resume: Callable[[], None] | None
     """Run the request again; None once the wait has ended."""
+
+
+class Popping(Protocol):
+    """What the headers of pops and notifications have."""
+
+    @property
+    def consumer_group(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+
+
+@attrs.define(eq=False)
+class Watch:
+    """Whether a message comes while a pop is on its way."""
+
+    pop: HeldPop
+    """Takes a place in the table, and is no request."""
+    woken: bool = attrs.field(default=False, init=False)
+    ended: bool = attrs.field(default=False, init=False)
+
+
+def _do_nothing() -> None:
+    """What a watch resumes."""
 
 
 @attrs.define(eq=False)
@@ -49,6 +76,28 @@ class HeldPops(HeldRequests[HeldPop]):
             return False
         self._keep(pop)
         return True
+
+    def watch(self, header: Popping, connection: Hashable) -> Watch:
+        """Note what comes while a pop visits queues in turns with other tasks.
+
+        A message that comes to a queue that was visited already wakes the watch instead of a pop.
+        Checkpoint: never.
+        """
+        topics = (header.topic, *pop_retry_topics(header.consumer_group, header.topic))
+        pop = HeldPop(
+            header.consumer_group, topics, header.queue_id, float("inf"), connection, _do_nothing
+        )
+        self._keep(pop)
+        return Watch(pop)
+
+    def end_watch(self, watch: Watch) -> bool:
+        """Return whether a message came. Checkpoint: never."""
+        if watch.pop.resume is not None:
+            self._remove(watch.pop)
+        elif not watch.ended:
+            watch.woken = True
+        watch.ended = True
+        return watch.woken
 
     def _list(self, held: HeldPop) -> None:
         for topic in held.topics:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 
-from triomq.broker.services.persisted import PersistedTable, load_table
+from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
 from triomq.broker.services.pop.ordered_pop import OrderedPop
 from triomq.remoting.protocol.bodies.ordered_pop import OrderedPopTable
+from triomq.remoting.protocol.bodies.schema import write_plain
 
 GATHER_SECONDS = 1.0
 """After a kill the messages of the last second come again, in order."""
@@ -36,13 +39,22 @@ class OrderTable(PersistedTable):
             self.touch()
 
     def encode(self) -> bytes:
+        return b"".join(self.steps())
+
+    def steps(self) -> Iterator[bytes]:
         before = self.clock_ms() - UNUSED_MS
         for key in [key for key, info in self.pops.items() if info.last_ms < before]:
             del self.pops[key]
-        table = OrderedPopTable()
+        queues: dict[str, list[tuple[int, OrderedPop]]] = {}
         for (group, topic, queue_id), info in self.pops.items():
-            table.table.setdefault(f"{topic}@{group}", {})[queue_id] = info.encode()
-        return table.encode()
+            queues.setdefault(f"{topic}@{group}", []).append((queue_id, info))
+        table = {name: partial(_rows, rows) for name, rows in queues.items()}
+        return pretty_steps({"table": table}, depth=3)
+
+
+def _rows(queues: list[tuple[int, OrderedPop]]) -> Iterator[tuple[int, Any]]:
+    for queue_id, info in queues:
+        yield queue_id, write_plain(info.encode())
 
 
 def open_order_table(directory: Path, clock_ms: Callable[[], int]) -> OrderTable:

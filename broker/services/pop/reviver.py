@@ -34,7 +34,7 @@ from triomq.remoting.protocol.record import StoredMessage
 
 logger = logging.getLogger(__name__)
 
-READ_MESSAGES, READ_BYTES = 256, 1024 * 1024
+READ_MESSAGES, READ_BYTES = 64, 1024 * 1024
 LOOK_SECONDS = 0.1
 """How often check points are looked at while there are any."""
 RETRY_SECONDS = 1.0
@@ -156,6 +156,7 @@ class Reviver:
                 queue.skip(found.next_offset - 1)
             elif not found.messages:
                 return
+            await trio.lowlevel.checkpoint()
 
     # Storing
 

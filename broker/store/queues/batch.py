@@ -6,7 +6,7 @@ have no bodies, which no index reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -23,6 +23,19 @@ class Batch(msgspec.Struct, eq=False):
     end: int
     queues: list[ConsumeQueue] | None = None
     """The queue of each draft, if it is known already."""
+
+    def parts(self, count: int) -> Iterator[Batch]:
+        """Yield the same in batches of ``count`` records at most."""
+        for first in range(0, len(self.places), count):
+            past = first + count
+            last = past >= len(self.places)
+            yield Batch(
+                self.drafts[first:past],
+                self.places[first:past],
+                self.places[first].log_offset if first else self.start,
+                self.end if last else self.places[past].log_offset,
+                self.queues[first:past] if self.queues is not None else None,
+            )
 
 
 def joined(batches: Sequence[Batch]) -> Batch:

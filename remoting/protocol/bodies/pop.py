@@ -4,6 +4,7 @@ Source: remoting/…/protocol/body/BatchAckMessageRequestBody.java, BatchAck.jav
 BitSetSerializerDeserializer.java.
 """
 
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import Any, Self
@@ -26,6 +27,7 @@ _LONG_NAMES = {
     "bitSet": "b",
 }
 _BITS_MAX = 1 << 20
+_NOT_ZERO = re.compile(rb"[^\0]")
 _FIX = "send the body as BatchAckMessageRequestBody of RocketMQ 5.x does"
 
 
@@ -47,10 +49,10 @@ class BatchAck(JsonBody):
     invisible_ms: int = attrs.field(metadata=json_name("it"))
     bits: str = named("b", default="")
 
-    def offsets(self) -> list[int]:
+    def offsets(self, count_max: int = _BITS_MAX) -> list[int]:
         """Return the acknowledged offsets in order.
 
-        Raises: RemoteProtocolError if the bit set is unreadable.
+        Raises: RemoteProtocolError if the bit set is unreadable, or names more than ``count_max``.
         """
         try:
             data = b64decode(self.bits, validate=True)
@@ -62,10 +64,17 @@ class BatchAck(JsonBody):
             raise RemoteProtocolError(
                 f"a batch acknowledgement names more than {_BITS_MAX} offsets", _FIX
             )
+        number = int.from_bytes(data, "little")
+        if number.bit_count() > count_max:
+            raise RemoteProtocolError(
+                f"a part of the batch names more than {count_max} messages, which no pop gives",
+                _FIX,
+            )
         return [
-            self.start_offset + place
-            for place in range(len(data) * 8)
-            if data[place >> 3] >> (place & 7) & 1
+            self.start_offset + 8 * place + bit
+            for place in (found.start() for found in _NOT_ZERO.finditer(data))
+            for bit in range(8)
+            if data[place] >> bit & 1
         ]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
+import trio
 
 from triomq.broker.processors.offsets import GroupOffsetRequests
 from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offsets
@@ -69,7 +70,8 @@ class Scene:
         """Return the table that a slave gets."""
         nothing: Any = None
         handler = GroupOffsetRequests(nothing, nothing, nothing, self.offsets, nothing)
-        return dict(ConsumerOffsetTable.decode(bytes(handler.all(nothing).body)).offset_table)
+        answer = trio.run(handler.all, nothing)
+        return dict(ConsumerOffsetTable.decode(bytes(answer.body)).offset_table)
 
 
 def scene(folder: Path) -> Scene:

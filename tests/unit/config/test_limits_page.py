@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from triomq.broker.processors.handler_table import handler_table as broker_table
 from triomq.broker.services.table_limits import BrokerTableLimits
+from triomq.namesrv.request_table import handler_table as namesrv_table
 from triomq.namesrv.table_limits import NamesrvTableLimits
 from triomq.remoting.settings import settings_of
 
@@ -33,3 +37,15 @@ def test_every_limit_of_the_tables_is_on_the_page(limits: type) -> None:
     page = (DOCS / "limits.md").read_text()
     for _, _, described in settings_of(limits):
         assert f"`{described.java}`" in page
+
+
+def test_every_request_code_is_measured() -> None:
+    """``tests/hostile/test_loop_holds.py`` writes the file; no code may be missing there."""
+    measured = json.loads((DOCS / "loop_holds.json").read_text())
+    nothing = Mock()
+    for server, table in (
+        ("Broker", broker_table(nothing)),
+        ("Name server", namesrv_table(nothing, nothing, nothing, nothing)),
+    ):
+        codes = {code for code, _, _ in measured[server]["requests"]}
+        assert codes == {int(code) for code in table.handlers}

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from triomq.namesrv import routes as routes_module
+from triomq.namesrv import routed_queues
 from triomq.namesrv.broker_registration import (
     DEFAULT_TIMEOUT_MS,
     BrokerRegistration,
@@ -92,7 +92,7 @@ def many(count: int, *more: str, version: int = 1, queues: int = 4) -> TopicTabl
 def test_many_topics_are_stored_in_steps(
     routes: RouteTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes_module, "STEP_TOPICS", 10)
+    monkeypatch.setattr(routed_queues, "STEP_TOPICS", 10)
     steps = routes.register_in_steps(broker(table=many(35)), OWNER, 0)
     assert [len(routes.topic_names()) for _ in steps] == [9, 19, 29, 35]
     assert register(routes, broker(table=many(35))) == Registered(Outcome.RENEWED)
@@ -111,7 +111,7 @@ def test_changes_of_a_later_part_arrive_although_its_version_is_known(routes: Ro
 
 def test_a_renewal_leaves_the_permission_that_an_operator_gave(routes: RouteTable) -> None:
     register(routes, broker())
-    routes.wipe_write_permission("a")
+    sum(routes.wipe_write_permission("a"))
     register(routes, broker(table=topics("T", "U")))
     assert perm(routes) == 4
     register(routes, broker(table=topics("T", "U", version=2)))
@@ -127,17 +127,17 @@ def test_the_last_word_of_a_process_does_not_remove_its_successor(routes: RouteT
 
 
 def test_many_topics_are_forgotten_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes_module, "STEP_TOPICS", 10)
+    monkeypatch.setattr(routed_queues, "STEP_TOPICS", 10)
     routes = RouteTable(RouteRules(delete_missing_topics=True))
     register(routes, broker(table=many(35, "a")))
     steps = routes.register_in_steps(broker(table=topics("a", version=2)), OWNER, 0)
-    assert [len(routes.topic_names()) for _ in steps] == [26, 16, 6, 1, 1]
+    assert [len(routes.topic_names()) for _ in steps] == [27, 17, 7, 1, 1]
 
 
 def test_a_broker_that_leaves_between_two_steps_leaves_nothing(
     routes: RouteTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes_module, "STEP_TOPICS", 10)
+    monkeypatch.setattr(routed_queues, "STEP_TOPICS", 10)
     steps = routes.register_in_steps(broker(table=many(35)), OWNER, 0)
     next(steps)
     assert routes.lost(OWNER) == [Departed(CLUSTER, "a", 0, "a0:1")]
@@ -152,7 +152,7 @@ def test_a_registration_that_overtakes_another_is_stored_in_full(
     routes: RouteTable, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     """Also if both are equal: the first registration has not ended."""
-    monkeypatch.setattr(routes_module, "STEP_TOPICS", 10)
+    monkeypatch.setattr(routed_queues, "STEP_TOPICS", 10)
     register(routes, broker(table=many(35)))
     steps = routes.register_in_steps(broker(table=many(35, version=2, queues=8)), OWNER, 0)
     next(steps)
@@ -190,7 +190,7 @@ def test_two_brokers_share_a_topic(routes: RouteTable) -> None:
     assert route is not None
     assert route.queue_datas == [QueueData("a", 4, 4), QueueData("b", 2, 2)]
     assert [data.broker_name for data in route.broker_datas] == ["a", "b"]
-    assert routes.cluster_topics(CLUSTER) == ["T", "U", "T", "V"]
+    assert routes.cluster_topics(CLUSTER) == ["T", "T", "U", "V"]
     assert routes.cluster_topics("nowhere") == []
 
 
@@ -383,7 +383,7 @@ def test_acting_master_is_shown_as_master_only_when_enabled() -> None:
             1: "a1:1",
             2: "a2:1",
         }  # type: ignore[union-attr]
-        routes.add_write_permission("a")
+        sum(routes.add_write_permission("a"))
         assert routes.route("T").broker_datas[0].broker_addrs == {1: "a1:1", 2: "a2:1"}  # type: ignore[union-attr]
 
 
@@ -466,15 +466,15 @@ def test_a_name_without_process_has_no_route(routes: RouteTable) -> None:
 def test_write_permission_is_taken_and_given_back(routes: RouteTable) -> None:
     register(routes, broker("a", table=topics("T", "U", perm=7)))
     register(routes, broker("b"))
-    assert routes.wipe_write_permission("a") == 2
+    assert sum(routes.wipe_write_permission("a")) == 2
     assert (perm(routes, "T", "a"), perm(routes, "T", "b")) == (5, 6)
     register(routes, broker("a", table=topics("T", "U", perm=7)))
     assert perm(routes, "T", "a") == 5
-    assert routes.add_write_permission("a") == 2
+    assert sum(routes.add_write_permission("a")) == 2
     assert perm(routes, "T", "a") == 6
     register(routes, broker("a", table=topics("T", "U", perm=7, version=2)))
     assert perm(routes, "T", "a") == 7
-    assert routes.wipe_write_permission("nobody") == 0
+    assert sum(routes.wipe_write_permission("nobody")) == 0
 
 
 def test_a_topic_is_deleted_everywhere_or_in_one_cluster_and_comes_back(routes: RouteTable) -> None:
@@ -549,7 +549,7 @@ def test_encoded_forms_are_kept_until_something_changes(routes: RouteTable) -> N
                 ),
             ),
         ),
-        lambda: routes.wipe_write_permission("b"),
+        lambda: sum(routes.wipe_write_permission("b")),
         lambda: routes.delete_topic("T", CLUSTER) or register(routes, broker("a")),
         lambda: routes.set_rules(RouteRules(acting_master=True)),
         lambda: routes.unregister(CLUSTER, "b", "moved:1"),
@@ -750,7 +750,7 @@ def test_a_group_without_master_stays_read_only_when_another_slave_leaves(
     for broker_id in (0, 1, 2):
         register(routes, broker(broker_id=broker_id, acting_master=True))
     routes.unregister(CLUSTER, "a", "a0:1")
-    routes.add_write_permission("a")
+    sum(routes.add_write_permission("a"))
     assert perm(routes) == 6
     routes.unregister(CLUSTER, "a", "a2:1")
     assert perm(routes) == 4
@@ -861,3 +861,30 @@ def test_zone_filter_keeps_own_zone_and_groups_without_master() -> None:
         ).broker_datas
         == []
     )
+
+
+def test_a_broker_with_many_topics_leaves_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No route shows it from the beginning; its topics go step by step."""
+    monkeypatch.setattr(routed_queues, "STEP_TOPICS", 10)
+    routes = RouteTable()
+    register(routes, broker(table=many(35, "a")))
+    routes.unregister(CLUSTER, "a", "a0:1")
+    assert routes.leaving
+    assert routes.route("a") is None
+    assert [len(routes.topic_names()) for _ in routes.leaving.steps()] == [26, 16, 6, 0]
+    assert not routes.leaving
+
+
+def test_a_broker_that_comes_back_while_it_leaves_keeps_its_new_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routed_queues, "STEP_TOPICS", 10)
+    routes = RouteTable()
+    register(routes, broker(table=many(35, "a")))
+    routes.unregister(CLUSTER, "a", "a0:1")
+    steps = routes.leaving.steps()
+    next(steps)
+    register(routes, broker(table=topics("a", "b", version=2)))
+    assert list(steps) == []
+    assert sorted(routes.topic_names()) == ["a", "b"]
+    assert routes.route("a") is not None

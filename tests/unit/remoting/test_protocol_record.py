@@ -358,11 +358,11 @@ def test_compression() -> None:
         plain_body(packed, bits, bytes_max=100)
 
 
-def test_a_batch_has_32767_messages_at_most() -> None:
+def test_a_batch_has_15000_messages_at_most() -> None:
     element = encode_batch([(0, b"", b"")])
     assert len(decode_batch(element * ELEMENTS_MAX)) == ELEMENTS_MAX
     for read in (decode_batch, batch_properties):
         with pytest.raises(
-            RemoteProtocolError, match="more than 32767 messages; send them in several batches"
+            RemoteProtocolError, match="more than 15000 messages; send them in several batches"
         ):
             read(element * (ELEMENTS_MAX + 1))
