@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import attrs
+import trio
 
 from triomq.broker.processors.bodies import read_body
 from triomq.broker.services.access_table import AccessTable
@@ -57,9 +58,11 @@ class AccessRequests:
         header: UserHeader = request.header
         return _answer(self._as(request).user(header.username))
 
-    def users(self, request: Request) -> Response:
+    async def users(self, request: Request) -> Response:
+        """Return users; a thread makes the list, since there may be 10,000."""
         header: ListUsersHeader = request.header
-        return _answers(self._as(request).users(header.filter))
+        found = self._as(request)
+        return await trio.to_thread.run_sync(lambda: _answers(found.users(header.filter)))
 
     async def put_rules(self, request: Request) -> Response:
         header: AclHeader = request.header
@@ -73,9 +76,11 @@ class AccessRequests:
         header: AclHeader = request.header
         return _answer(self._as(request).rules(header.subject))
 
-    def all_rules(self, request: Request) -> Response:
+    async def all_rules(self, request: Request) -> Response:
+        """Return rules; a thread makes the list, since each of 10,000 users may have 1,000."""
         header: ListAclsHeader = request.header
-        return _answers(self._as(request).all_rules(header))
+        found = self._as(request)
+        return await trio.to_thread.run_sync(lambda: _answers(found.all_rules(header)))
 
     def _as(self, request: Request) -> AccessChanges:
         return AccessChanges(self.table.users, request.user)

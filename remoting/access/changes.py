@@ -86,11 +86,14 @@ class AccessChanges:
         return None if found is None else self._shown(found)
 
     def users(self, part: str | None) -> list[auth.User]:
-        """Return the users whose names have this part, in the order of names."""
+        """Return the users whose names have this part, in the order of names.
+
+        A thread may call it: users that are deleted meanwhile are left out.
+        """
         return [
-            self._shown(self.table.users[name])
+            self._shown(user)
             for name in sorted(self.table.users)
-            if (part or "") in name
+            if (part or "") in name and (user := self.table.users.get(name)) is not None
         ]
 
     def put_rules(self, header: AclHeader, body: auth.Acl | None) -> None:
@@ -144,12 +147,17 @@ class AccessChanges:
         return rules_body(name, rules) if rules else None
 
     def all_rules(self, header: ListAclsHeader) -> list[auth.Acl]:
-        """Return the rules of which subject and resource have these parts, in order of names."""
+        """Return the rules of which subject and resource have these parts, in order of names.
+
+        A thread may call it: subjects that are deleted meanwhile are left out.
+        """
         found = []
         for name in sorted(self.table.rules):
             if (header.subject_filter or "") not in SUBJECT + name:
                 continue
-            rules = self.table.rules[name]
+            rules = self.table.rules.get(name)
+            if rules is None:
+                continue
             for kind in PolicyType:
                 rules = rules.with_rules(
                     kind,

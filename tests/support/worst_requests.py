@@ -17,6 +17,7 @@ from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, Top
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers import (
     admin,
+    auth,
     client,
     offset,
     pop,
@@ -412,6 +413,26 @@ def broker_requests(size: Size) -> Iterable[Worst]:
     yield worst(
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, PLAIN, client.ConsumerStatusHeader("T", "g1")
     )
+    policies = [
+        {"resource": f"Topic:t{number}", "actions": ["Pub"], "decision": "Allow"}
+        for number in range(300)
+    ]
+    rules = json.dumps({"subject": "User:u", "policies": [{"entries": policies}]}).encode()
+    user = b'{"username":"u","password":"secret","userType":"Normal"}'
+    worst_of_users: tuple[tuple[Code, str, object, bytes], ...] = (
+        (Code.AUTH_CREATE_USER, PLAIN, auth.UserHeader("u"), user),
+        (Code.AUTH_UPDATE_USER, PLAIN, auth.UserHeader("u"), user),
+        (Code.AUTH_GET_USER, PLAIN, auth.UserHeader("u"), b""),
+        (Code.AUTH_LIST_USER, "made in a thread", auth.ListUsersHeader(), b""),
+        (Code.AUTH_CREATE_ACL, "300 rules", auth.AclHeader("User:u"), rules),
+        (Code.AUTH_UPDATE_ACL, "300 rules", auth.AclHeader("User:u"), rules),
+        (Code.AUTH_GET_ACL, "300 rules", auth.AclHeader("User:u"), b""),
+        (Code.AUTH_LIST_ACL, "made in a thread", auth.ListAclsHeader(), b""),
+        (Code.AUTH_DELETE_ACL, "300 rules", auth.DeleteAclHeader("User:u"), b""),
+        (Code.AUTH_DELETE_USER, PLAIN, auth.UserHeader("u"), b""),
+    )
+    for row in worst_of_users:
+        yield worst(*row)
     # What changes much.
     yield worst(
         Code.INVOKE_BROKER_TO_RESET_OFFSET, many, offset.ResetOffsetHeader("G", "T", -1, force=True)
