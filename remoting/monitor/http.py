@@ -34,6 +34,8 @@ class HttpRequest:
     """without the query"""
     head: bool = False
     """HEAD: headers only"""
+    token: bytes = attrs.field(default=b"", repr=False)
+    """what stands behind ``Authorization: Bearer``"""
 
 
 @attrs.frozen
@@ -57,6 +59,8 @@ class HttpAnswer:
         ]
         if self.status is HTTPStatus.METHOD_NOT_ALLOWED:
             lines.append("Allow: GET, HEAD")
+        if self.status is HTTPStatus.UNAUTHORIZED:
+            lines.append("WWW-Authenticate: Bearer")
         text = "\r\n".join([*lines, "", ""]).encode("ascii")
         return text if head else b"".join((text, self.body, *self.rest))
 
@@ -72,11 +76,22 @@ def read_request(data: bytes | bytearray) -> HttpRequest | None:
         )
     if end < 0:
         return None
-    words = bytes(data[:end]).split(b"\r\n", 1)[0].split(b" ")
+    first, *fields = bytes(data[:end]).split(b"\r\n")
+    words = first.split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1.") or not words[1].isascii():
         raise BadRequest(
             HTTPStatus.BAD_REQUEST, "this is not HTTP/1: the port is for probes and scrapers"
         )
     if words[0] not in _METHODS:
         raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered")
-    return HttpRequest(words[1].decode("ascii").partition("?")[0], words[0] == b"HEAD")
+    path = words[1].decode("ascii").partition("?")[0]
+    return HttpRequest(path, words[0] == b"HEAD", _token(fields))
+
+
+def _token(fields: Sequence[bytes]) -> bytes:
+    for field in fields:
+        name, _, value = field.partition(b":")
+        scheme, _, token = value.strip().partition(b" ")
+        if name.strip().lower() == b"authorization" and scheme.lower() == b"bearer":
+            return token.strip()
+    return b""

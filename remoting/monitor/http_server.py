@@ -7,6 +7,7 @@ milliseconds with a checkpoint in between, so that a large page delays no other 
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import socket
@@ -87,6 +88,8 @@ class Monitor:
     limit: LogLimit = attrs.field(factory=LogLimit)
     budget: ConnectionBudget = attrs.field(factory=ConnectionBudget.of_process, kw_only=True)
     series_max: int = attrs.field(default=10_000, kw_only=True)
+    token: str = attrs.field(default="", kw_only=True, repr=False)
+    """What pages other than probes ask for."""
     loop: LoopLag = attrs.field(factory=LoopLag, kw_only=True)
     export: Export = attrs.field(factory=lambda: Export(ExportSettings()), kw_only=True)
     scrape_seconds: float = attrs.field(default=0.0, init=False)
@@ -111,6 +114,9 @@ class Monitor:
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer one request. Checkpoint: maybe."""
+        if request.path in ("/status", "/metrics") and not self._may_read(request):
+            remark = b"send the token of monitorToken: Authorization: Bearer TOKEN\n"
+            return HttpAnswer(HTTPStatus.UNAUTHORIZED, remark)
         match request.path:
             case "/live":
                 return HttpAnswer(HTTPStatus.OK, b"live\n")
@@ -128,6 +134,9 @@ class Monitor:
             case "/metrics":
                 return HttpAnswer(HTTPStatus.OK, b"", CONTENT_TYPE, await self._metrics())
         return HttpAnswer(HTTPStatus.NOT_FOUND, b"there are /live, /ready, /status and /metrics\n")
+
+    def _may_read(self, request: HttpRequest) -> bool:
+        return not self.token or hmac.compare_digest(request.token, self.token.encode())
 
     def _status(self) -> dict[str, Any]:
         reason = self.not_ready()
@@ -254,6 +263,7 @@ async def monitoring(
         program,
         budget=budget or ConnectionBudget.of_process(),
         series_max=settings.series_max,
+        token=settings.token,
         export=Export(exports),
     )
     push = await monitor.export.open(program)

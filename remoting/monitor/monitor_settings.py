@@ -2,7 +2,7 @@
 
 import attrs
 
-from triomq.remoting.settings import TEXT, number, setting
+from triomq.remoting.settings import TEXT, number, optional_text, setting
 
 
 @attrs.frozen(kw_only=True)
@@ -12,7 +12,7 @@ class MonitorSettings:
     port: int = number(
         "monitorPort",
         0,
-        "HTTP port with /live, /ready, /status and /metrics; 0: none. It has no TLS and no login",
+        "HTTP port with /live, /ready, /status and /metrics; 0: none. It has no TLS",
         low=0,
         high=65_535,
         own=True,
@@ -22,6 +22,13 @@ class MonitorSettings:
         TEXT,
         "127.0.0.1",
         "address that monitorPort listens on; 0.0.0.0 or :: where probes come from other machines",
+        own=True,
+    )
+    token: str = optional_text(
+        "monitorToken",
+        "what /status and /metrics ask for: Authorization: Bearer TOKEN; empty: nothing. The probes"
+        " /live and /ready stay open",
+        secret=True,
         own=True,
     )
     series_max: int = number(

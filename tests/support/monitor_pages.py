@@ -8,18 +8,19 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 
-def fetch(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
+def fetch(port: int, path: str, method: str = "GET", token: str = "") -> tuple[int, str, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        connection.request(method, path)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.getheader("Content-Type") or "", answer.read().decode()
     finally:
         connection.close()
 
 
-async def get(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
-    return await trio.to_thread.run_sync(fetch, port, path, method)
+async def get(port: int, path: str, method: str = "GET", token: str = "") -> tuple[int, str, str]:
+    return await trio.to_thread.run_sync(fetch, port, path, method, token)
 
 
 def samples(page: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

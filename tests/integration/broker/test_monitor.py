@@ -40,6 +40,18 @@ from triomq.remoting.server.listen import AddressInUse
 from triomq.testing import local_cluster
 
 
+async def test_pages_ask_for_the_token_and_probes_do_not(tmp_path: Path) -> None:
+    port = free_port()
+    settings = {"monitorPort": port, "monitorToken": "swordfish"}
+    async with local_cluster(dir=tmp_path, settings=settings):
+        for path in "/live", "/ready":
+            assert (await get(port, path))[0] == 200
+        for path in "/status", "/metrics":
+            for token in "", "wrong":
+                assert (await get(port, path, token=token))[0] == 401
+            assert (await get(port, path, token="swordfish"))[0] == 200
+
+
 @pytest.mark.feature("184a", "184b", "184c", "184d")
 async def test_a_cluster_tells_what_it_did(tmp_path: Path) -> None:
     port = free_port()
