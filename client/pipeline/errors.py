@@ -4,7 +4,9 @@ PipelineError
 ├── SpecError        the file of a pipeline has a mistake; also ValueError
 ├── SchemaError      a schema file cannot be used; also ValueError
 ├── SessionError     Spark, or what the pipeline needs in it, is missing
-└── ReadRefused      a sample or a selection cannot be read
+├── ReadRefused      a sample or a selection cannot be read
+├── LockHeld         another process writes to the tables (tables/locks.py)
+└── LockLost         another process has taken over (tables/locks.py)
 """
 
 from __future__ import annotations
