@@ -52,7 +52,7 @@ async def main(namesrv: str | None) -> None:
             for key in ("pears", "plums"):
                 await producer.send("Changes", key.encode())
             with trio.fail_after(30):
-                while len(one.values) + len(two.values) > 2:  # noqa: ASYNC110
+                while len(one.values) + len(two.values) > 2:
                     await trio.sleep(0.01)
     print(one.name, one.values)
     print(two.name, two.values)

@@ -267,6 +267,8 @@ def make_plan(folder: Path, options: Values, settings: Sequence[tuple[str, str]]
             "brokerName": name,
             "brokerId": "0",
             "brokerIP1": HOST,
+            "enablePropertyFilter": "true",  # what production switches on where it is used
+            "recallMessageEnable": "true",
             "namesrvAddr": ";".join(namesrv.address for namesrv in namesrvs),
             "storePathRootDir": str(store),
             **({"grpcServerPort": "0"} if number else {}),

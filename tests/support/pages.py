@@ -10,7 +10,9 @@ import attrs
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(
-    r"(?:^<!-- (?P<label>[^\n]*?) -->\n)?^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$",
+    r"(?:^<!-- (?P<label>[^\n]*?) -->\n"
+    r"|^\[(?P<example>examples/\w+\.py)\]\([^)\n]*\):\n\n)?"
+    r"^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 LABEL = re.compile(r"examples/\w+\.py")
@@ -19,7 +21,7 @@ LABEL = re.compile(r"examples/\w+\.py")
 @attrs.frozen
 class Block:
     """One fenced block: the page, what stands after the backticks, the lines, and the example that
-    a comment above it names.
+    a link or a comment above it names.
     """
 
     page: str
@@ -52,7 +54,12 @@ def pages() -> list[Path]:
 def blocks(*kinds: str) -> list[Block]:
     """All blocks of these kinds (the first word after the backticks), page by page."""
     return [
-        Block(path.relative_to(ROOT).as_posix(), match["info"], match["text"], match["label"])
+        Block(
+            path.relative_to(ROOT).as_posix(),
+            match["info"],
+            match["text"],
+            match["label"] or match["example"],
+        )
         for path in pages()
         for match in BLOCK.finditer(path.read_text())
         if match["info"].partition(" ")[0] in kinds

@@ -53,6 +53,21 @@ async def test_the_examples_of_the_sdk(triomq_cluster: InProcessCluster) -> None
     ]
 
 
+async def test_the_first_message_and_the_tutorial(triomq_cluster: InProcessCluster) -> None:
+    address = triomq_cluster.namesrv_address
+    first = (EXAMPLES / "first_message.py").read_text()
+    assert first.count("127.0.0.1:9876") == 2
+    with trio.fail_after(60):
+        done = await trio.run_process(
+            [sys.executable, "-c", first.replace("127.0.0.1:9876", address)], capture_stdout=True
+        )
+    assert done.stdout.endswith(b"one coffee\n")
+    printed = await run("order_service.py", address)
+    assert printed == "charged: o-1, o-2\ngiven up: o-3\n"
+    page = (EXAMPLES.parent / "docs" / "tutorial.md").read_text()
+    assert f"```text\n{printed}```" in page
+
+
 async def test_the_example_of_a_service(triomq_cluster: InProcessCluster) -> None:
     address = triomq_cluster.namesrv_address
     async with Producer(address, group="shop") as producer:

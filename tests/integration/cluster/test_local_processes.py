@@ -85,6 +85,9 @@ def test_a_cluster_starts_works_and_stops(tmp_path: Path) -> None:
             for child in psutil.Process(process.pid).children(recursive=True)
         } == {python}
         assert state["dir"] == str(tmp_path)
+        for broker in state["brokers"]:
+            lines = Path(broker["config"]).read_text().splitlines()
+            assert {"enablePropertyFilter=true", "recallMessageEnable=true"} <= set(lines)
         for server in state["nameServers"]:
             with BlockingConnection(server["address"]) as connection:
                 table = ClusterTable.decode(

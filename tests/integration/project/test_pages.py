@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -62,8 +63,11 @@ ELSEWHERE = {
 HERE = {
     **{(page, "async def main"): "test_the_first_program_of_the_readme" for page in README_PAGES},
     **{(page, "async def test_orders"): "test_a_test_with_the_fixture" for page in README_PAGES},
-    ("docs/testing.md", "test_orders_are_paid"): "test_a_test_with_the_fixture",
-    ("docs/testing.md", "triomq_server: str"): "test_a_test_without_trio",
+    ("docs/testing.md", "test_orders_are_paid"): "test_a_test_without_trio",
+    **{
+        ("docs/testing.md", f"def test_{words}"): "test_a_test_without_trio"
+        for words in ("orders(", "asyncio_orders", "anyio_orders")
+    },
     ("docs/testing.md", "two_brokers"): "test_a_fixture_of_the_project",
     ("docs/testing.md", "test_every_order_comes"): "test_a_test_in_virtual_time",
     ("docs/sdk.md", "import trio"): "test_the_imports_of_the_guide",
@@ -77,7 +81,9 @@ def place(block: Block) -> str | None:
     if block.label and LABEL.fullmatch(block.label):
         return (
             "tests/unit/client/test_guide.py"
-            if block.page.startswith(("docs/sdk.md", "docs/sdk/", "docs/concepts.md"))
+            if f"{block.page.removeprefix('docs/').removesuffix('.md')}".startswith(
+                ("sdk", "concepts", "index", "tutorial")
+            )
             else None
         )
     for (page, words), where in {**ELSEWHERE, **HERE}.items():
@@ -186,13 +192,15 @@ async def test_the_first_program_of_the_readme(page: str, triomq_cluster: InProc
     assert second == "b'{\"id\": 1}'"
 
 
-def pytest_of(folder: Path, *sources: str, imports: str = "") -> str:
+def pytest_of(
+    folder: Path, *sources: str, imports: str = "", settings: str = "trio_mode = true"
+) -> str:
     """Run pytest on pieces of test files in a process, as a project that has installed the package
     would.
     """
     for number, source in enumerate(sources):
         (folder / f"test_{number}.py").write_text(imports + source)
-    (folder / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
+    (folder / "pytest.ini").write_text(f"[pytest]\n{settings}\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=100, check=False, cwd=folder
@@ -204,15 +212,19 @@ def pytest_of(folder: Path, *sources: str, imports: str = "") -> str:
 @pytest.mark.feature("200a", "200c")
 async def test_a_test_with_the_fixture(tmp_path: Path) -> None:
     sources = [one(page, "async def test_orders") for page in README_PAGES]
-    sources.append(one("docs/testing.md", "test_orders_are_paid"))
     call = partial(pytest_of, tmp_path, *sources, imports="from triomq import Producer\n")
-    assert "3 passed" in await trio.to_thread.run_sync(call)
+    assert "2 passed" in await trio.to_thread.run_sync(call)
 
 
 @pytest.mark.feature("200a")
 async def test_a_test_without_trio(tmp_path: Path) -> None:
-    call = partial(pytest_of, tmp_path, one("docs/testing.md", "triomq_server: str"))
-    assert "1 passed" in await trio.to_thread.run_sync(call)
+    """As typed, without any configuration: each with the plugin of its loop."""
+    words = ("test_orders_are_paid", "test_orders(", "test_asyncio_orders", "test_anyio_orders")
+    sources = [one("docs/testing.md", f"def {name}") for name in words]
+    sources += [(ROOT / "examples" / "test_order_service.py").read_text()]
+    shutil.copy(ROOT / "examples" / "order_service.py", tmp_path)
+    call = partial(pytest_of, tmp_path, *sources, settings="")
+    assert "6 passed" in await trio.to_thread.run_sync(call)
 
 
 @pytest.mark.feature("200a")

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
-BLOCK = re.compile(r"<!-- (examples/\w+\.py) -->\n```python\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(
+    r"^\[(examples/\w+\.py)\]\(.*?\):\n\n```python\n(.*?)```", re.DOTALL | re.MULTILINE
+)
 
 
 LAYOUT = {tokenize.NEWLINE, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -40,7 +42,10 @@ def is_part_of(block: str, whole: str) -> bool:
 
 
 DOCS = ROOT / "docs"
-PAGES = [DOCS / "sdk.md", DOCS / "concepts.md", *sorted((DOCS / "sdk").glob("*.md"))]
+PAGES = [
+    *(DOCS / f"{name}.md" for name in ("index", "tutorial", "sdk", "concepts")),
+    *sorted((DOCS / "sdk").glob("*.md")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
