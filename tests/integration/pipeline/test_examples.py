@@ -125,4 +125,5 @@ def test_orders_have_their_newest_state_and_bad_ones_come_back(
     capfd.readouterr()
     where = "mq_reason = 'the amount is positive'"
     assert main(["replay", str(examples / "orders.toml"), "--where", where, "--json"]) == 0
-    assert json.loads(capfd.readouterr().out.splitlines()[-1]) == {"sent": 1, "left_out": 0}
+    told = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert told == {"sent": 1, "left_out": 0, "refused": {}}
