@@ -22,24 +22,32 @@ from triomq.remoting.protocol.signing import Credentials
 pytestmark = pytest.mark.compat
 ROOT = Credentials(access_key="rocketmq2", secret_key="12345678")
 AUTH = "org.apache.rocketmq.auth"
+SETTINGS = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": '{"username":"rocketmq2","password":"12345678"}',
+    "innerClientAuthenticationCredentials": '{"accessKey":"rocketmq2","secretKey":"12345678"}',
+}
 
 
-@pytest.fixture
-def guarded_java(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(params=["RocketMQ 5.5.0", "TrioMQ"])
+def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "TrioMQ":
+        with (
+            processes.our_name_server(tmp_path / "namesrv") as namesrv,
+            processes.our_broker(tmp_path, "broker-java", namesrv, **SETTINGS),
+        ):
+            yield namesrv
+        return
     if processes.java_home("5.5.0") is None:
         pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
     settings = {
-        "authenticationEnabled": "true",
-        "authorizationEnabled": "true",
+        **SETTINGS,
         "authenticationMetadataProvider": (
             f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
         ),
         "authorizationMetadataProvider": (
             f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
-        ),
-        "initAuthenticationUser": '{"username":"rocketmq2","password":"12345678"}',
-        "innerClientAuthenticationCredentials": (
-            '{"accessKey":"rocketmq2","secretKey":"12345678"}'
         ),
         "authConfigPath": str(tmp_path / "auth"),
     }
@@ -59,10 +67,10 @@ async def log_in(client: PageClient, name: str, password: str) -> int:
             await trio.sleep(0.5)
 
 
-async def test_the_console_at_a_guarded_java_cluster(guarded_java: str, tmp_path: Path) -> None:
+async def test_the_console_at_a_guarded_cluster(guarded: str, tmp_path: Path) -> None:
     async with (
-        Admin(guarded_java, credentials=ROOT) as admin,
-        console_of(guarded_java, tmp_path, users_file=None, credentials=ROOT) as client,
+        Admin(guarded, credentials=ROOT) as admin,
+        console_of(guarded, tmp_path, users_file=None, credentials=ROOT) as client,
     ):
         assert await log_in(client, "rocketmq2", "wrong password") == 401
         assert await log_in(client, "nobody", "12345678") == 401
@@ -127,10 +135,16 @@ async def test_the_console_at_a_guarded_java_cluster(guarded_java: str, tmp_path
                     assert client.status == 200, path
                     await trio.sleep(0.2)
         address = broker.address
-        await client.get("/configuration/change?kind=broker&key=traceOn&value=false")
-        assert "<ins>+ traceOn=false</ins>" in client.text
+        await client.get(
+            "/configuration/change?kind=broker&key=autoCreateSubscriptionGroup&value=false"
+        )
+        assert "<ins>+ autoCreateSubscriptionGroup=false</ins>" in client.text
         await client.post(
-            "/configuration/change", kind="broker", key="traceOn", value="false", server=address
+            "/configuration/change",
+            kind="broker",
+            key="autoCreateSubscriptionGroup",
+            value="false",
+            server=address,
         )
         assert client.status == 303, client.text
         await client.get("/configuration?search=innerClient")
