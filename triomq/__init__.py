@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from triomq import sync as sync
     from triomq import testing as testing
     from triomq.client import *  # noqa: F403 - the names of its __all__
+    from triomq.client.shared_names import *  # noqa: F403 - mypy does not follow `__all__ +=`
 
 __version__ = "0.2.0"
 
