@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from triomq.remoting.monitor.metrics import (
     gauge,
     histogram,
 )
-from triomq.remoting.open_files import ConnectionBudget
+from triomq.remoting.open_files import ConnectionBudget, limit
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode, request_name
 from triomq.remoting.server.statistics import (
     CREATE_EDGES_SECONDS,
@@ -37,14 +37,13 @@ def process_figures(started: float) -> Iterator[Family]:
 
     ``started``: its wall clock at the start, in seconds.
     """
-    usage = resource.getrusage(resource.RUSAGE_SELF)
     yield gauge(
         "process_start_time_seconds", "When the process started (seconds since 1970).", started
     )
     yield counter(
         "process_cpu_seconds_total",
         "Processor time, user and system.",
-        usage.ru_utime + usage.ru_stime,
+        time.process_time(),
     )
     resident = _resident_bytes()
     if resident is not None:
@@ -54,7 +53,7 @@ def process_figures(started: float) -> Iterator[Family]:
     yield gauge(
         "process_max_fds",
         "How many files and sockets may be open.",
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        limit(),
     )
 
 

@@ -344,7 +344,7 @@ async def test_what_a_cancelled_batch_handler_has_settled_does_not_come_again(
                 await message.ack()
         await trio.sleep_forever()
 
-    delivery = Delivery(inbox, owner.sends_back, None)
+    delivery = Delivery(inbox, owner.sends_back, None, 0.0)
     inbox.put(messages(owner, 3))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(delivery.run, handle, 1, 3)
