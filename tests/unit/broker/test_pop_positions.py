@@ -172,7 +172,7 @@ def test_no_position_is_ahead_of_the_disk(tmp_path: Path, ending: bool) -> None:
     it = scene(tmp_path)
     it.take(0)
     it.take(1)
-    it.now[0] += 100 * int(SAFE_SECONDS * 1000)
+    it.now[1] += 100 * int(SAFE_SECONDS * 1000)
     it.log.disk = 1
     it.pops.commit_covered(ending=ending)
     assert it.offsets.committed_offset(*KEY) == 1
