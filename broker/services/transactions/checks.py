@@ -57,7 +57,9 @@ class CheckRules:
     interval: float
     checks_max: int
     reserved: float
-    """Age from which a half is given up: the log may delete it soon."""
+    """Age from which a half is given up: the log may delete it soon. The wall clock says it and may
+    have jumped: its producers are asked once more before.
+    """
 
 
 @attrs.frozen
@@ -77,6 +79,7 @@ class Step:
     asked: Connection | None
     """The producer that is asked about the copy; None: nobody is asked, or it is given up."""
     abandoned: bool = False
+    too_old: bool = False
 
 
 @attrs.define(eq=False)
@@ -193,6 +196,8 @@ class TransactionChecks:
                 counts.abandoned += 1
                 given_up.append(step.half)
                 continue
+            if step.too_old:
+                transactions.open.last_checks.add(place.queue_offset)
             transactions.open.note_copy(
                 halves.first_queue_offset(step.half), place.queue_offset, now + rules.interval
             )
@@ -221,13 +226,14 @@ class TransactionChecks:
         self, half: StoredMessage, producers: list[Connection], rules: CheckRules, *, too_old: bool
     ) -> Step:
         checks = halves.checks_of(half)
-        if checks >= rules.checks_max or too_old:
+        asked_last = half.queue_offset in self.transactions.open.last_checks
+        if checks >= rules.checks_max or (too_old and asked_last):
             return Step(half, halves.abandoned(half), None, abandoned=True)
         asked = random.choice(producers) if producers else None
         copy = halves.moved(half, checks=checks + (asked is not None))
         if not self._fits(copy):  # its properties leave no room for the count
             return Step(half, halves.abandoned(half), None, abandoned=True)
-        return Step(half, copy, asked)
+        return Step(half, copy, asked, too_old=too_old)
 
     def _fits(self, copy: Draft) -> bool:
         """Return whether a copy can be stored. A limit that was lowered is for new bodies only."""
