@@ -140,12 +140,12 @@ class AccessSettings:
     authentication: bool = flag(
         "authenticationEnabled",
         False,
-        "refuse requests without the signature of a known user (mqadmin createUser)",
+        "refuse requests without the signature of a known user (mqadmin user create)",
     )
     authorization: bool = flag(
         "authorizationEnabled",
         False,
-        "refuse what no rule allows the user (mqadmin createAcl); needs authenticationEnabled",
+        "refuse what no rule allows the user (mqadmin acl create); needs authenticationEnabled",
     )
     unauthenticated_codes: frozenset[int] = setting(
         "authenticationWhitelist",

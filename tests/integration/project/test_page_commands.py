@@ -223,6 +223,8 @@ ELSEWHERE = {
     "tls": "test_the_commands_of_tls",
     "cluster import": "groups with members: tests/integration/admin/test_cluster_commands.py",
     "broker drain": "groups without members: tests/integration/admin/test_draining.py",
+    "broker forget": "a broker that left: tests/integration/admin/test_missing_brokers.py",
+    "security init": "tests/integration/access/test_security_init.py",
     "context": "tests/integration/admin/test_contexts.py",
     "--context": "tests/integration/admin/test_contexts.py",
     "user": "a broker with access control: tests/compat/test_mqadmin_side_by_side.py",
