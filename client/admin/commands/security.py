@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.command import AdminCommand, Effect, Result
-from triomq.client.admin.commands.tls import HOSTS
+from triomq.client.admin.hosts import HOSTS
 
 
 async def security_init(values: Values) -> Result:

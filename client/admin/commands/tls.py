@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.command import AdminCommand, Effect, Result
+from triomq.client.admin.hosts import HOSTS, read_hosts
 
 
 async def tls_init(values: Values) -> Result:
@@ -20,19 +21,6 @@ async def tls_check(values: Values) -> Result:
 
     return await check_certificates(values)
 
-
-def _hosts(text: str) -> list[str]:
-    hosts = [host.strip().strip("[]") for host in text.replace(";", ",").split(",") if host.strip()]
-    if not hosts:
-        raise ValueError("name at least one host")
-    return hosts
-
-
-HOSTS = Option(
-    "--hosts HOSTS",
-    "names and addresses that clients connect to, comma-separated (default: those of this machine)",
-    _hosts,
-)
 
 COMMANDS: Sequence[AdminCommand] = (
     AdminCommand(
@@ -68,7 +56,7 @@ COMMANDS: Sequence[AdminCommand] = (
             Option(
                 "--hosts HOSTS",
                 "names that the server's certificate must have, comma-separated",
-                _hosts,
+                read_hosts,
             ),
             Option(
                 "--connect HOST:PORT", "server for a handshake, as a client with this file makes it"

@@ -202,7 +202,7 @@ async def test_a_change_during_a_save_is_saved_by_the_next_one(
     table = CallbackTable(tmp_path / "t.json", lambda: b'{"n":%d}' % value)
     begun, go_on = threading.Event(), threading.Event()
 
-    def held_save(path: Path, content: bytes, disk: Disk) -> None:
+    def held_save(path: Path, content: bytes, disk: Disk, private: bool) -> None:
         begun.set()
         assert go_on.wait(10)
         replace_file(path, content, disk)
@@ -226,7 +226,7 @@ async def test_failed_saves_are_tried_again_at_intervals_until_one_works(
 ) -> None:
     tries: list[float] = []
 
-    def save(path: Path, content: bytes, disk: Disk) -> None:
+    def save(path: Path, content: bytes, disk: Disk, private: bool) -> None:
         tries.append(trio.from_thread.run_sync(trio.current_time))
         if len(tries) % 3:
             raise OSError(28, "No space left on device")
@@ -266,7 +266,7 @@ async def test_the_last_save_waits_for_a_write_that_a_cancellation_left_behind(
     begun, go_on = threading.Event(), threading.Event()
     running: list[int] = []
 
-    def slow_save(path: Path, content: bytes, disk: Disk) -> None:
+    def slow_save(path: Path, content: bytes, disk: Disk, private: bool) -> None:
         running.append(1)
         assert len(running) == 1, "two writes at a time"
         begun.set()
