@@ -65,15 +65,13 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load the cluster on first use of one of its public names."""
+    """Load the cluster on first use of one of its public names.
+
+    There is no ``__dir__`` of them: pytest reads every name of a plugin that ``dir`` lists.
+    """
     if name in __all__:
         return getattr(importlib.import_module(_HOMES.get(name, "triomq.in_process")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """Return the public names; pytest finds the fixtures among them."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("triomq_"))})
 
 
 if "pytest" in sys.modules:

@@ -16,9 +16,11 @@ SERVICES = {
     "triomq.client.session": {"triomq.remoting.client.connector"},
 }
 PACKAGES = ("triomq.namesrv.", "triomq.broker.", "triomq.client.")
-"""With the dot: ``triomq`` itself loads ``triomq.client``, whose ``__init__`` is the list of the
-SDK's names and loads none of them.
+"""With the dot: ``triomq`` itself loads ``triomq.client``, whose ``__init__`` lists the SDK's names
+and loads none of them.
 """
+NAMES = "triomq.client.shared_names"
+"""The rest of that list: ``triomq`` loads it, and it loads no module of TrioMQ."""
 LAYERS = (
     "triomq.remoting.server",
     "triomq.broker.processors",
@@ -56,12 +58,20 @@ TESTS = Path(__file__).resolve().parents[2]
 
 
 def loaded_by(module: str) -> set[str]:
+    """Return the modules that a process has after one import, without the list of names."""
     program = f"import sys, importlib; importlib.import_module({module!r}); print(*sys.modules)"
-    return set(
+    modules = set(
         subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True
         ).stdout.split()
     )
+    return modules - {NAMES}
+
+
+def test_the_package_itself_loads_names_only() -> None:
+    modules = loaded_by("triomq")
+    assert {name for name in modules if name.startswith("triomq")} == {"triomq", "triomq.client"}
+    assert "trio" not in modules
 
 
 @pytest.mark.feature("20a")
