@@ -123,8 +123,8 @@ class MessageStore:
     def append(self, drafts: Sequence[Draft]) -> list[Appended]:
         """Store all drafts or none, in this order in log and queues.
 
-        Afterwards the page cache has the messages, so they survive a crash of this process, and
-        with ASYNC_FLUSH readers see them already.
+        Afterwards the page cache has the messages, so they survive a crash of this process. With
+        ASYNC_FLUSH readers see them already, or soon if there are more than ``INDEXED_AT_ONCE``.
 
         Raises: StoreUnavailable, DiskFull, StoreIoError, IllegalMessage.
         """

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+import trio
 from stores import draft, read_all, tiny_config
 
 from triomq.broker.store.io.disk import Disk
@@ -37,5 +38,7 @@ async def test_an_append_writes_all_its_messages_at_once(tmp_path: Path, count: 
         disk.sizes.clear()
         places = store.append([draft(b"%06d" % number) for number in range(count)])
         assert disk.sizes == [sum(place.size for place in places)]
+        with trio.fail_after(20):  # the indexer's task shows what a long append has written
+            await store.indexed.wait_reached(places[-1].log_offset + places[-1].size)
         bodies = [message.body for message in await read_all(store, "T", 0, 1)]
         assert bodies == [b"%06d" % number for number in range(count)]
