@@ -2,8 +2,8 @@
 
 A broker keeps one subscription for each topic of a group. With different tags some messages reach
 no member; members that own queues and members that pop (POP) get each message twice. A broker tells
-who the members are, and each of them, through the broker, what it does. Each member is asked once,
-and a difference is logged once.
+who the members are, and each of them, through the broker, what it does. Each member is asked until
+it answers, at most ``ATTEMPTS_MAX`` times, and a difference is logged once.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ SETTLE_SECONDS = 2.0
 several changes lead to one round"""
 ASKED_MAX = 4
 """members that are asked in one round; the others' turn comes in the next one"""
+ATTEMPTS_MAX = 3
+"""questions to one member: some clients never answer"""
 REMEMBERED_MAX = 10_000
 """members that were asked, and differences that were logged"""
 
@@ -47,8 +49,8 @@ class Agreement:
     """this member's own; ``subscribe`` and ``unsubscribe`` change it"""
     pops: bool
     """whether this member pops, instead of pulling the queues that it owns"""
-    _asked: dict[str, None] = attrs.field(factory=dict, init=False)
-    """client ids"""
+    _asked: dict[str, int] = attrs.field(factory=dict, init=False)
+    """client id → failed attempts, ``ATTEMPTS_MAX`` after an answer"""
     _told: set[str] = attrs.field(factory=set, init=False)
     _table: dict[str, str] | None = attrs.field(default=None, init=False)
     """what the broker had last that is not this member's own"""
@@ -74,9 +76,9 @@ class Agreement:
                 await self._changed.wait()
 
     async def _compare(self) -> bool:
-        """Ask a broker for the members, and those that are new what they do.
+        """Ask a broker for the members, and those that have not answered what they do.
 
-        Returns: whether every member was asked.
+        Returns: whether no member has to be asked again.
         Raises: ``TrioMQError``.
         """
         address = self._broker()
@@ -85,15 +87,17 @@ class Agreement:
         others = await self._others(address)
         if len(self._asked) >= REMEMBERED_MAX or len(self._told) >= REMEMBERED_MAX:
             return True
-        new = [each for each in others if each.client_id not in self._asked]
+        new = [each for each in others if self._asked.get(each.client_id, 0) < ATTEMPTS_MAX]
         for member in new[:ASKED_MAX]:
-            self._asked[member.client_id] = None
+            attempts = self._asked.get(member.client_id, 0) + 1
+            self._asked[member.client_id] = ATTEMPTS_MAX
             try:
                 running = await self._running(address, member.client_id)
             except PermissionDenied:
                 raise
             except TrioMQError as error:
                 logger.debug("member %s does not say what it does: %s", member.client_id, error)
+                self._asked[member.client_id] = attempts
                 continue
             found = "; ".join(self._differences(running))
             text = f"member {member.client_addr} ({member.client_id}) {found}"
@@ -105,7 +109,7 @@ class Agreement:
                     self.group,
                     text,
                 )
-        return len(new) <= ASKED_MAX
+        return all(self._asked.get(each.client_id, 0) >= ATTEMPTS_MAX for each in new)
 
     def _broker(self) -> str | None:
         """Return a broker that has heard of this member through one of its topics."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
@@ -199,9 +199,14 @@ class Membership(SessionObserver):
 
 @asynccontextmanager
 async def open_membership(
-    session: Session, settings: ConsumerSettings, spec: MemberSpec
+    session: Session,
+    settings: ConsumerSettings,
+    spec: MemberSpec,
+    answer: Callable[[Membership], None],
 ) -> AsyncIterator[Membership]:
     """Join a group for the time of the block.
+
+    ``answer``: called with the member before a broker knows it and can have requests for it.
 
     At its end, even if cancelled, offsets are stored and locks released.
 
@@ -224,6 +229,7 @@ async def open_membership(
                 )
                 try:
                     session.observe(membership)
+                    answer(membership)
                     await check_filters(session, spec.group, spec.subscriptions.values())
                     await membership.join(spec.subscriptions)
                     if spec.subscriptions:

@@ -155,12 +155,15 @@ class PullConsumer(GroupConsumer[Membership]):
                 on_assignment=self._on_assignment,
                 keeps_begin=self.auto_commit,
             )
-            async with open_membership(session, self.settings, spec) as membership:
+
+            def answer(membership: Membership) -> None:
+                session.answer_requests(BrokerRequests(membership, self._describe).table())
+
+            async with open_membership(session, self.settings, spec, answer) as membership:
                 self._membership = membership
                 self._group_offsets = OffsetStore(
                     self.group, session, self.settings.offset_timeout, waits=True
                 )
-                session.answer_requests(BrokerRequests(membership, self._describe).table())
                 try:
                     yield
                     if self.auto_commit and not self._body_failed:

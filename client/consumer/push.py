@@ -201,20 +201,23 @@ class PushConsumer(GroupConsumer[AnyMembership]):
                 on_assignment=self._on_assignment,
                 make_message=self._observers.make_message,
             )
+
+            def answer(membership: AnyMembership) -> None:
+                self._broker_requests = BrokerRequests(
+                    membership, self._describe, self._concurrency
+                )
+                session.answer_requests(self._broker_requests.table())
+
             opened: AbstractAsyncContextManager[AnyMembership] = (
-                open_membership(session, self.settings, spec)
+                open_membership(session, self.settings, spec, answer)
                 if self.mode == "pull"
-                else open_pop_membership(session, self.settings, spec)
+                else open_pop_membership(session, self.settings, spec, answer)
             )
             async with opened as membership:
                 try:
                     async with open_background() as nursery:
                         delivery.start_background(nursery, membership.fetcher.owned)
                         self._membership, self._delivery = membership, delivery
-                        self._broker_requests = BrokerRequests(
-                            membership, self._describe, self._concurrency
-                        )
-                        session.answer_requests(self._broker_requests.table())
                         if self._handler is not None:
                             nursery.start_soon(
                                 self._run, self._handler, self._concurrency, self._batch_max

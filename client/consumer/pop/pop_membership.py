@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -128,9 +128,14 @@ async def open_pop_calls(
 
 @asynccontextmanager
 async def open_pop_membership(
-    session: Session, settings: ConsumerSettings, spec: MemberSpec
+    session: Session,
+    settings: ConsumerSettings,
+    spec: MemberSpec,
+    answer: Callable[[PopMembership], None],
 ) -> AsyncIterator[PopMembership]:
     """Join a group and pop its topics for the time of the block.
+
+    ``answer``: called with the member before a broker knows it and can have requests for it.
 
     At its end, even if cancelled, what was not settled is given back.
 
@@ -144,6 +149,7 @@ async def open_pop_membership(
         membership = PopMembership(session, settings, spec, fetcher)
         try:
             session.observe(membership)
+            answer(membership)
             await check_filters(session, spec.group, spec.subscriptions.values())
             await membership.join(spec.subscriptions)
             nursery.start_soon(fetcher.renew, name="renewals")

@@ -138,12 +138,12 @@ class SimpleConsumer(Lifetime):
                 membership = PopMembership(session, settings, spec, receiver)
                 try:
                     session.observe(membership)
+                    # Before a broker knows the member and can have requests for it.
+                    session.answer_requests(BrokerRequests(membership, self._describe).table())
                     await check_filters(session, self.group, self._subscriptions.values())
                     await membership.join(self._subscriptions)
                     nursery.start_soon(receiver.counts.run, name="consumption samples")
                     nursery.start_soon(membership.agreement.run, name="agreement")
-                    requests = BrokerRequests(membership, self._describe)
-                    session.answer_requests(requests.table())
                     self._membership, self._receiver = membership, receiver
                     yield
                 finally:

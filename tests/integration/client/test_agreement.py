@@ -10,7 +10,11 @@ import pytest
 import trio
 from serving import until
 
-from triomq import PushConsumer, SimpleConsumer
+from triomq import PullConsumer, PushConsumer, RequestTimeout, SimpleConsumer
+from triomq.client.consumer.agreement import ATTEMPTS_MAX, Agreement
+from triomq.client.consumer.membership import Membership
+from triomq.client.consumer.pop.pop_membership import PopMembership
+from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.testing import InProcessCluster
 
 LOG = "triomq.client.consumer.agreement"
@@ -74,9 +78,8 @@ async def test_members_that_consume_differently_are_named(
             return all(member._membership.agreement._asked for member in members)
 
         await until(both_asked)
-        with trio.fail_after(30):
-            while len(lines := texts(caplog)) < len(told):
-                await trio.sleep(0.01)
+        await until(lambda: len(texts(caplog)) >= len(told))
+        lines = texts(caplog)
         for member in members:
             member._membership.agreement.changed()
         await trio.sleep(0.2)
@@ -86,6 +89,57 @@ async def test_members_that_consume_differently_are_named(
             assert "member 127.0.0.1:" in line
             assert all(member.client_id in line for member in members) or "T with" not in text
         assert len(lines) == len(told)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "membership"),
+    [
+        (PushConsumer, {}, Membership),
+        (PullConsumer, {}, Membership),
+        (PushConsumer, {"mode": "pop"}, PopMembership),
+        (SimpleConsumer, {}, PopMembership),
+    ],
+)
+async def test_a_member_that_is_asked_while_it_joins_answers(
+    kind: Any,
+    settings: dict[str, object],
+    membership: type[Membership | PopMembership],
+    triomq_cluster: InProcessCluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = triomq_cluster.namesrv_address
+    await triomq_cluster.create_topic("T", queues=2)
+    async with PushConsumer(names, group="g", subscriptions=A) as first:
+
+        async def begin(member: object, topics: object) -> None:
+            await until(lambda: any("with 'b || c', and" in text for text in texts(caplog)))
+
+        monkeypatch.setattr(membership, "begin", begin)
+        async with kind(names, group="g", subscriptions=B, **settings) as second:
+            assert list(first._membership.agreement._asked) == [second.client_id]
+
+
+async def test_a_member_that_does_not_answer_is_asked_again(
+    triomq_cluster: InProcessCluster,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = triomq_cluster.namesrv_address
+    await triomq_cluster.create_topic("T", queues=2)
+    async with PushConsumer(names, group="g", subscriptions=A) as first:
+        asked, answers = 0, first._membership.agreement._running
+
+        async def running(address: str, client_id: str) -> ConsumerRunning:
+            nonlocal asked
+            asked += 1
+            if asked < ATTEMPTS_MAX:
+                raise RequestTimeout(address, "GET_CONSUMER_RUNNING_INFO", 3)
+            return await answers(address, client_id)
+
+        monkeypatch.setattr(Agreement, "_running", lambda self, *call: running(*call))
+        async with PushConsumer(names, group="g", subscriptions=B):
+            await until(lambda: any("with 'b || c', and" in text for text in texts(caplog)))
 
 
 def texts(caplog: pytest.LogCaptureFixture) -> list[str]:
