@@ -243,24 +243,36 @@ class ReadingRun(TwoQueries):
         self.start(hold=True)
         self.wait_inside()
         self.note_inside("before the change")
-        if self.plan.variant == "another broker":
-            other = f"broker-{self.topic}"
-            self.scene.start_broker(other)
-            self.scene.running.create_topic(self.topic, 3, brokers=[other])
-        else:
+        if self.plan.variant == "more queues":
             self.scene.running.create_topic(self.topic, 4)
+            self.read_grown_queues()
+            return
+        other = f"broker-{self.topic}"
+        self.scene.start_broker(other)
+        try:
+            self.scene.running.create_topic(self.topic, 3, brokers=[other])
+            self.read_grown_queues()
+        finally:
+            self.scene.give_up(other)
+
+    def read_grown_queues(self) -> None:
         self.send_some()
         self.note_inside("after it")
         self.open_gates()
         self.finish()
-        if self.plan.variant == "another broker":
-            self.scene.running.kill(other)
         self.notes["queues"] = len(self.sender.ends())
 
     def failover(self) -> None:
         """The master of a group dies; its slave is read, and then promoted or relieved."""
         group = f"a-group-{self.topic}"  # the task that is held reads it first
+        slave = f"{group}-slave"
         self.scene.start_group(group)
+        try:
+            self.read_group(group, slave)
+        finally:  # the next runs change topics at all masters that the name server remembers
+            self.scene.give_up(group, slave)
+
+    def read_group(self, group: str, slave: str) -> None:
         self.create_topic(brokers=[group, "broker-a"])
         self.send_backlog()
         self.start(hold=True)
@@ -273,7 +285,6 @@ class ReadingRun(TwoQueries):
         self.wait_reached(self.sender.ends())
         assert not self.scene.has_master(group)
         self.notes["all was read from the slave"] = True
-        slave = f"{group}-slave"
         if self.plan.variant == "promoted slave":
             self.scene.running.kill(slave)
             self.scene.start_broker(group, slave, None, brokerRole="ASYNC_MASTER")
@@ -282,5 +293,3 @@ class ReadingRun(TwoQueries):
                 group, f"{group}-master", None, brokerRole="ASYNC_MASTER", slaveReadEnable="true"
             )
         self.finish()
-        self.scene.running.kill(group)
-        self.scene.running.kill(slave)

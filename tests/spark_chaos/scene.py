@@ -63,6 +63,16 @@ class Scene:
         self.running.kill(broker)
         wait_for(lambda: not self.has_master(broker), f"the name server to miss {broker}")
 
+    def give_up(self, broker: str, *processes: str) -> None:
+        """SIGKILL for a broker's processes, which never return; the name server forgets them."""
+        for each in (broker, *processes):
+            self.running.kill(each)
+        wait_for(
+            lambda: broker not in self.running.broker_names(), f"the name server to miss {broker}"
+        )
+        answers = self.administer(lambda admin: admin.forget_broker(broker))
+        assert not answers.failures, answers.reasons()
+
     def wait_for_master(self, broker: str) -> None:
         wait_for(lambda: self.has_master(broker), f"{broker} to register")
 
@@ -75,7 +85,7 @@ class Scene:
     def delete_topic(self, topic: str) -> None:
         async def delete(admin: Admin) -> None:
             answers = await admin.delete_topic(topic)
-            assert not answers.failures
+            assert not answers.failures, answers.reasons()
 
         self.administer(delete)
 

@@ -94,7 +94,7 @@ class Cluster:
                         read_queues=queues,
                         write_queues=queues,
                     )
-                    assert not answers.failures
+                    assert not answers.failures, answers.reasons()
 
         trio.run(create)
 
