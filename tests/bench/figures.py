@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +77,9 @@ def command() -> str:
 
 
 def commit() -> str:
-    """The commit that was measured; with a plus, its files were changed."""
+    """The commit that was measured; with a plus, its files were changed. Without git: unknown."""
+    if shutil.which("git") is None:
+        return "unknown"
     words = ("git", "describe", "--always", "--exclude=*", "--dirty=+")
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.strip()

@@ -17,9 +17,11 @@ import pytest
 from foreign_clients import foreign_client
 
 from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, OffsetResponseHeader
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
@@ -54,6 +56,14 @@ def stored(broker: str) -> int:
     return sum(end.header(OffsetResponseHeader).offset for end in ends)
 
 
+def brokers_of(namesrv: str) -> int:
+    with BlockingConnection(namesrv) as connection:
+        answer = connection.invoke(
+            request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(TOPIC))
+        )
+    return len(TopicRoute.decode(answer.body).broker_datas) if answer.code == 0 else 0
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     with (
@@ -68,7 +78,10 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
                 assert (
                     connection.invoke(request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0
                 )
-        time.sleep(0.5)  # until the name server has the topic of both
+        deadline = time.monotonic() + 60
+        while brokers_of(namesrv) < 2:
+            assert time.monotonic() < deadline, "the name server has the topic of both"
+            time.sleep(0.05)
         yield Pair(namesrv, stays, leaves, leaving)
 
 

@@ -409,17 +409,21 @@ def sole(error: BaseException) -> BaseException:
 
 
 def own_lines(error: BaseException) -> list[str]:
-    """Return the lines of the traceback, causes included, that show code of this package."""
+    """Return the lines of the traceback, causes included, that show code of this package.
+
+    Of a call that stands in several lines Python 3.13 shows several; the first counts.
+    """
     lines: list[str] = []
-    own = False
+    own, shown = False, 0
     for line in "".join(traceback.format_exception(error)).splitlines():
         text = line.lstrip(" |+-")
         if text.startswith('File "'):
-            own = text.startswith(tuple(f'File "{folder}/' for folder in OWN))
+            own, shown = text.startswith(tuple(f'File "{folder}/' for folder in OWN)), 0
         elif not line.lstrip(" |").startswith(" ") and not re.match(r"[ |]*    ", line):
             own = False
-        if own:
+        if own and shown < 2:
             lines.append(line)
+            shown += 1
     return lines
 
 

@@ -14,5 +14,5 @@ PAGE = Path(__file__).resolve().parents[3] / "docs/reference/sdk.md"
 
 
 def test_every_public_name_is_in_the_reference_once() -> None:
-    named = re.findall(r"^::: triomq\.client\.(\w+)$", PAGE.read_text(), re.MULTILINE)
+    named = re.findall(r"^::: triomq\.[\w.]+\.(\w+)$", PAGE.read_text(), re.MULTILINE)
     assert sorted(named) == sorted(name for name in triomq.__all__ if name != "__version__")
