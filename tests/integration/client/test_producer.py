@@ -350,7 +350,8 @@ async def test_a_killed_producer_leaves_nothing_to_clean_up(
     starts normally.
     """
     await triomq_cluster.create_topic("Orders", queues=1)
-    async with Producer(triomq_cluster.namesrv_address, group="orders") as survivor:
+    address, patient = triomq_cluster.namesrv_address, ProducerSettings(send_timeout=60)
+    async with Producer(address, group="orders", settings=patient) as survivor:
         await survivor.send("Orders", b"before")
         victim = await trio.lowlevel.open_process(
             [sys.executable, "-c", ENDLESS_PRODUCER, triomq_cluster.namesrv_address],
@@ -364,7 +365,7 @@ async def test_a_killed_producer_leaves_nothing_to_clean_up(
             victim.kill()
             await victim.wait()
         await survivor.send("Orders", b"after")
-        async with Producer(triomq_cluster.namesrv_address, group="orders") as successor:
+        async with Producer(address, group="orders", settings=patient) as successor:
             last = await successor.send("Orders", b"successor")
     bodies = [body for body, _ in await read_all(triomq_cluster, "Orders", last.queue_offset + 1)]
     assert bodies[0] == b"before"
