@@ -94,7 +94,7 @@ class Clients:
         """Record many groups. Raises: Rejected, LimitReached."""
         changed, full = False, None
         for first in range(0, len(data.consumers), GROUPS_AT_ONCE):
-            if request.connection.closed:  # nobody would remove what it would join now
+            if request.connection.closed:  # its groups were left already; new ones would stay
                 raise Rejected(ResponseCode.SYSTEM_ERROR, "the connection is closed")
             some = data.consumers[first : first + GROUPS_AT_ONCE]
             try:

@@ -33,7 +33,7 @@ class QueueLockRequests:
         return Response(body=LockResponse(held).encode())
 
     async def _lock_in_turns(self, asked: LockRequest) -> Response:
-        """Lock many queues, or none if there is no room. Raises: LimitReached."""
+        """Lock many queues; lock none if the table has no room for all. Raises: LimitReached."""
         new = 0
         for part in parts(asked.queues):
             new += self.locks.new(asked.consumer_group, part)

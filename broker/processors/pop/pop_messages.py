@@ -155,7 +155,7 @@ class PopMessages:
         try:
             while result is None:
                 await trio.lowlevel.checkpoint()
-                if connection.closed:  # what it would take, nobody would get
+                if connection.closed:  # the client could not receive the messages
                     raise Rejected(ResponseCode.SYSTEM_ERROR, "the connection is closed")
                 self.checks.state()  # this broker may serve no pops any more
                 work.left = VISITS_AT_ONCE

@@ -49,7 +49,7 @@ some milliseconds. Longer batches are read in a thread.
 
 
 class LongBatch(Exception):
-    """Requests have so many messages that other tasks must have their turn in between."""
+    """The requests have more messages than are stored at once: they are read in a thread."""
 
 
 @attrs.define(eq=False)

@@ -43,10 +43,10 @@ class Popping(Protocol):
 
 @attrs.define(eq=False)
 class Watch:
-    """Whether a message comes while a pop is on its way."""
+    """Whether a message comes to a topic while a pop reads its queues."""
 
     pop: HeldPop
-    """Takes a place in the table, and is no request."""
+    """An entry of the table that no client waits for."""
     woken: bool = attrs.field(default=False, init=False)
     ended: bool = attrs.field(default=False, init=False)
 
