@@ -320,7 +320,7 @@ def open_server(
         housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ha_status=HaStatusRequests(store, role.master, role.slave),
         group_changes=group_changes,
-        access=AccessRequests(services.access, role.tables_changed),
+        access=AccessRequests(services.access, services.control is not None, role.tables_changed),
         require_for_body=require,
         reject_sends=always if role.slave is not None else None,
         reject_pulls=role.slave_reads.refuses if role.slave is not None else None,

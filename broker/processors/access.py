@@ -1,7 +1,7 @@
 """Users and rules: AUTH_CREATE_USER (3001) to AUTH_LIST_ACL (3010).
 
-A change is on the disk before it is answered. Where authentication is off, the users can be
-prepared by anybody who may reach the broker, as at RocketMQ. Source:
+A change is on the disk before it is answered. Where authentication is off, all are refused: whoever
+reaches the broker could create a super user for the day when it is switched on. Source:
 broker/processor/AdminBrokerProcessor.java.
 """
 
@@ -16,9 +16,12 @@ import trio
 from triomq.broker.processors.bodies import read_body
 from triomq.broker.services.access_table import AccessTable
 from triomq.remoting.access.changes import AccessChanges
+from triomq.remoting.access.users import UserTable
+from triomq.remoting.errors import Rejected
 from triomq.remoting.limits import SETTINGS_BYTES_MAX, require_size
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.schema import JsonBody, encode_array
+from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.auth import (
     AclHeader,
     DeleteAclHeader,
@@ -33,9 +36,13 @@ B = TypeVar("B", bound=JsonBody)
 
 @attrs.define(eq=False)
 class AccessRequests:
-    """The handlers. ``changed`` is called after each change: slaves copy the table."""
+    """The handlers. ``changed`` is called after each change: slaves copy the table.
+
+    ``enabled``: whether requests are authenticated.
+    """
 
     table: AccessTable
+    enabled: bool
     changed: Callable[[], None]
 
     async def create_user(self, request: Request) -> Response:
@@ -61,7 +68,7 @@ class AccessRequests:
     async def users(self, request: Request) -> Response:
         """Return users; a thread makes the list, since there may be 10,000."""
         header: ListUsersHeader = request.header
-        found = self._as(request)
+        found = self._snapshot(request)
         return await trio.to_thread.run_sync(lambda: _answers(found.users(header.filter)))
 
     async def put_rules(self, request: Request) -> Response:
@@ -79,11 +86,23 @@ class AccessRequests:
     async def all_rules(self, request: Request) -> Response:
         """Return rules; a thread makes the list, since each of 10,000 users may have 1,000."""
         header: ListAclsHeader = request.header
-        found = self._as(request)
+        found = self._snapshot(request)
         return await trio.to_thread.run_sync(lambda: _answers(found.all_rules(header)))
 
     def _as(self, request: Request) -> AccessChanges:
+        """Return the table as the sender may see and change it. Raises: Rejected."""
+        if not self.enabled:
+            raise Rejected(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f" request type {int(request.code)} not supported: this broker keeps no users,"
+                " since authenticationEnabled is false",
+            )
         return AccessChanges(self.table.users, request.user)
+
+    def _snapshot(self, request: Request) -> AccessChanges:
+        """Return the same for a thread: changes do not disturb it. Raises: Rejected."""
+        now = self._as(request)
+        return AccessChanges(UserTable(dict(now.table.users), dict(now.table.rules)), now.caller)
 
     async def _change(self, change: Callable[[], None]) -> Response:
         change()

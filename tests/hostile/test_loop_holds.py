@@ -29,6 +29,7 @@ from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.errors import ConnectionLost, RemotingError
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 
 STEP_SECONDS_MAX = 0.020
@@ -124,7 +125,13 @@ async def full_broker(folder: Path, size: Size, namesrv: str) -> AsyncIterator[s
 
     app.open_broker = open_broker  # type: ignore[attr-defined]
     try:
-        config = broker_config(folder, mappedFileSizeCommitLog=1 << 28, namesrvAddr=namesrv)
+        config = broker_config(
+            folder,
+            mappedFileSizeCommitLog=1 << 28,
+            namesrvAddr=namesrv,
+            authenticationEnabled=True,
+            authenticationWhitelist=",".join(str(int(code)) for code in RequestCode),
+        )
         async with trio.open_nursery() as nursery:
             ready = await nursery.start(app.run_broker, config)
             join_members(made[0], size)

@@ -138,6 +138,25 @@ async def test_users_and_rules_are_there_after_a_crash_and_only_the_owner_reads_
         await trio.to_thread.run_sync(ask, broker.address, check)
 
 
+async def test_nobody_prepares_a_user_while_authentication_is_off(tmp_path: Path) -> None:
+    def prepare(address: str) -> int:
+        with BlockingConnection(address) as connection:
+            body = b'{"password":"x","userType":"Super"}'
+            command = request(Code.AUTH_CREATE_USER, UserHeader("mallory"), body)
+            return Caller(connection).ask(command, None).code
+
+    def use(address: str) -> str | None:
+        with BlockingConnection(address) as connection:
+            return Caller(connection).ask(Command(Code.GET_BROKER_CONFIG), "mallory", "x").remark
+
+    async with running_broker(tmp_path, grpcServerPort=0) as broker:
+        code = await trio.to_thread.run_sync(prepare, broker.address)
+        assert code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    async with running_broker(tmp_path, **SETTINGS) as broker:
+        remark = await trio.to_thread.run_sync(use, broker.address)
+        assert remark == "User:mallory is not found."
+
+
 async def test_no_message_of_another_topic_is_read_by_its_place_in_the_log(tmp_path: Path) -> None:
     async with running_broker(tmp_path, **SETTINGS) as broker:
 

@@ -186,6 +186,11 @@ ONLY_JAVA = (
     ("updateColdDataFlowCtrGroupConfig", "-g", "billing", "-v", 1),
     ("removeColdDataFlowCtrGroupConfig", "-g", "billing"),
     ("setCommitLogReadAheadMode", "-m", 1),
+    ("createUser", "-u", "billing", "-p", "secret"),
+    ("getUser", "-u", "billing"),
+    ("listUser",),
+    ("createAcl", "-s", "User:billing", "-r", "Topic:orders", "-a", "Pub", "-d", "Allow"),
+    ("listAcl",),
 )
 
 
