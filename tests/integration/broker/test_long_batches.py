@@ -26,19 +26,25 @@ async def send(peer: BrokerPeer, body: bytes) -> SendMessageResponseHeader:
     return answer.header(SendMessageResponseHeader)
 
 
-async def test_a_long_batch_is_one_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What others send meanwhile lies before or behind it; everything can be pulled."""
+def slow_reads(monkeypatch: pytest.MonkeyPatch) -> tuple[trio.Event, trio.Event]:
+    """Let the first read of a long batch in a thread wait; return "it has begun" and "go on"."""
     begun, go_on = trio.Event(), trio.Event()
     token = trio.lowlevel.current_trio_token()
     read = BatchKind.read
 
     def slow(self: BatchKind, message: object, count_max: int = ELEMENTS_MAX) -> object:
-        if count_max == ELEMENTS_MAX:
+        if count_max == ELEMENTS_MAX and not begun.is_set():
             token.run_sync_soon(begun.set)
             trio.from_thread.run(go_on.wait)
         return read(self, message, count_max)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BatchKind, "read", slow)
+    return begun, go_on
+
+
+async def test_a_long_batch_is_one_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others send meanwhile lies before or behind it; everything can be pulled."""
+    begun, go_on = slow_reads(monkeypatch)
     async with (
         running_broker(tmp_path) as ready,
         peer_of(ready) as peer,
@@ -105,17 +111,7 @@ async def test_a_queue_that_goes_while_its_batch_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The batch is read once more, and refused as any send to that topic."""
-    begun, go_on = trio.Event(), trio.Event()
-    token = trio.lowlevel.current_trio_token()
-    read = BatchKind.read
-
-    def slow(self: BatchKind, message: object, count_max: int = ELEMENTS_MAX) -> object:
-        if count_max == ELEMENTS_MAX and not begun.is_set():
-            token.run_sync_soon(begun.set)
-            trio.from_thread.run(go_on.wait)
-        return read(self, message, count_max)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(BatchKind, "read", slow)
+    begun, go_on = slow_reads(monkeypatch)
     async with (
         running_broker(tmp_path) as ready,
         peer_of(ready) as peer,

@@ -328,12 +328,18 @@ async def test_an_orderly_group_gets_nothing_of_a_queue_while_messages_are_in_fl
         assert bodies(again) == [5, 6, 7, 8]
 
 
-async def test_a_pop_that_waits_hears_that_its_ordered_queue_is_free_sooner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def held_pops(monkeypatch: pytest.MonkeyPatch) -> list[HeldPop]:
+    """Return a list that gets every pop that begins to wait."""
     held: list[HeldPop] = []
     hold = HeldPops.hold
     monkeypatch.setattr(HeldPops, "hold", lambda pops, one: [held.append(one), hold(pops, one)][1])
+    return held
+
+
+async def test_a_pop_that_waits_hears_that_its_ordered_queue_is_free_sooner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = held_pops(monkeypatch)
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 1)
         await send(peer, 1, 1)
@@ -353,9 +359,7 @@ async def test_a_pop_that_waits_hears_that_its_ordered_queue_is_free_sooner(
 async def test_messages_that_come_together_wake_as_many_pops_as_they_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: list[HeldPop] = []
-    hold = HeldPops.hold
-    monkeypatch.setattr(HeldPops, "hold", lambda pops, one: [held.append(one), hold(pops, one)][1])
+    held = held_pops(monkeypatch)
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 1)
         found: list[bytes] = []
