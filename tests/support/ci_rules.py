@@ -13,7 +13,9 @@ import pytest
 
 LOSS = "loss"
 _failures: dict[str, bool] = {}
-"""Failed test -> whether it is marked ``loss``."""
+"""Failed test -> whether it is marked ``loss``; its module, if what the test needs failed: a fixture
+of a module is one failure, however many tests want it.
+"""
 
 MAY_BE_SKIPPED = {
     # Delta and Iceberg come months after a version of Spark.
@@ -70,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--failures",
         metavar="FILE",
         help=(
-            "write the ids of the failed tests, a line each; nothing if one of them looks for lost"
+            "write the failed tests, or modules, a line each; nothing if one of them looks for lost"
             " messages: a loss that is seen once is a loss"
         ),
     )
@@ -134,7 +136,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.failed:  # a worker that died has made no report: nobody knows what it lost
-        _failures[report.nodeid] = getattr(report, "counts_messages", True)
+        failed = report.nodeid.split("::")[0] if report.when == "setup" else report.nodeid
+        counts_messages = getattr(report, "counts_messages", True)
+        _failures[failed] = counts_messages or _failures.get(failed, False)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

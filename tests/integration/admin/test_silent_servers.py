@@ -161,8 +161,12 @@ def test_every_command_is_tried() -> None:
     assert set(LIST) == set(WORDS) | WITHOUT_CLUSTER | ENDLESS
 
 
-async def all_commands(namesrv: str, broker: str, folder: Path) -> dict[str, Done]:
+async def all_commands(
+    namesrv: str, broker: str, folder: Path, *, name_server_seconds: int = 2
+) -> dict[str, Done]:
     """Run every command, a few at a time; a test that waits for a command fails with its name.
+    *name_server_seconds*: the time-out of commands that ask no broker.
+
     Commands that change the name server run last, one after the other: ``wipeWritePerm`` would take
     the topic's permission from ``sendMessage``.
     """
@@ -183,7 +187,8 @@ async def all_commands(namesrv: str, broker: str, folder: Path) -> dict[str, Don
         }
         given = (places.get(word, word) for word in words)
         async with few:
-            done[name] = await mqadmin(name, *given, "-n", namesrv, "--timeout", 2)
+            seconds = name_server_seconds if name in OF_NAME_SERVERS else 2
+            done[name] = await mqadmin(name, *given, "-n", namesrv, "--timeout", seconds)
 
     with trio.move_on_after(60):  # 2 s for each ten, and more on a busy machine
         async with trio.open_nursery() as nursery:
@@ -210,7 +215,8 @@ async def test_every_command_ends_at_a_silent_broker(tmp_path: Path) -> None:
         local_cluster(brokers=0) as cluster,
         silent_broker(cluster.namesrv_address, TOPICS) as silent,
     ):
-        done = await all_commands(cluster.namesrv_address, silent, tmp_path)
+        namesrv = cluster.namesrv_address
+        done = await all_commands(namesrv, silent, tmp_path, name_server_seconds=20)
     assert {
         name: result
         for name, result in done.items()
@@ -222,8 +228,13 @@ async def test_every_command_ends_at_a_silent_broker(tmp_path: Path) -> None:
     assert partly.items() <= {"deleteTopic": 3, "dlqPurge": 3, "topicList": 3}.items(), (
         "the name server has done its part, unless the time of the whole command (6) was over"
     )
-    assert {
+    unnamed = {
         name: result for name, result in asking.items() if silent not in result.out + result.err
+    }
+    assert {
+        name: result
+        for name, result in unnamed.items()
+        if result.code != 6 or namesrv not in result.err  # a busy machine: it answered too late
     } == {}
 
 

@@ -384,8 +384,9 @@ def names() -> Iterator[dict[str, Any]]:
         free.bind(("127.0.0.1", 0))
         with sync.Admin(cluster.namesrv_address) as admin:
             admin.create_topic("Orders")
-        with sync.Producer(cluster.namesrv_address, group="first") as producer:
-            producer.send("Orders", b"first", timeout=30)
+        patient = triomq.ProducerSettings(send_timeout=30)
+        with sync.Producer(cluster.namesrv_address, group="first", settings=patient) as producer:
+            producer.send("Orders", b"first")
         quick = triomq.ClientSettings(route_timeout=0.3)
         yield {name: getattr(triomq, name) for name in triomq.__all__} | {
             "namesrv": cluster.namesrv_address,
