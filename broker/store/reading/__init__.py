@@ -1,0 +1,1 @@
+"""Reading stored messages, from queues and by their places in the log."""

@@ -1,0 +1,1 @@
+"""What pages stand on: settings, visits, logins, forms, rendering."""

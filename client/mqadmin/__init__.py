@@ -1,0 +1,1 @@
+"""mqadmin, the command line: no other package imports it."""

@@ -1,0 +1,1 @@
+"""What commands stand on: their declaration, results, output, and questions to users."""

@@ -1,0 +1,1 @@
+"""The classes that users open: producer and consumers. Only programs import them."""

@@ -1,0 +1,1 @@
+"""Rules of consuming that clients and servers share: allocation, tag expressions, popped messages."""
