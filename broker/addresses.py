@@ -14,10 +14,10 @@ import trio
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.processors.handler_table import NOT_ON_THE_FAST_PORT
-from triomq.remoting.address import bare_host
 from triomq.remoting.client.discovery import address_server_url, all_addresses, fetch_addresses
+from triomq.remoting.core.address import bare_host
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.server.config import SidePort
-from triomq.remoting.settings import ConfigError
 
 
 @contextlib.contextmanager

@@ -31,8 +31,8 @@ import attrs
 import trio
 
 from triomq.broker.addresses import encoded_host, reserved_ports, side_ports
-from triomq.broker.advertise import warn_if_unreachable
 from triomq.broker.config import BrokerConfig, BrokerRole
+from triomq.broker.config.advertise import warn_if_unreachable
 from triomq.broker.roles.role import open_role
 from triomq.broker.roles.second_master import require_only_master
 from triomq.broker.roles.table_copy import TABLE_BYTES_MAX
@@ -41,17 +41,17 @@ from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.timers.opening import opened_timers
 from triomq.broker.services.timers.timer_delivery import LocalTimerDelivery
 from triomq.broker.services.topics import batch_topics, compaction_topics, saved_topics
-from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store, wall_clock_ms
 from triomq.broker.wiring import open_broker
-from triomq.remoting.address import format_address
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.proxies import SocksProxies
+from triomq.remoting.core.address import format_address
+from triomq.remoting.core.open_files import ConnectionBudget
 from triomq.remoting.monitor.http_server import monitoring
-from triomq.remoting.open_files import ConnectionBudget
 from triomq.remoting.server.request_hooks import RequestHook
 from triomq.remoting.tls.security_settings import resolve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from triomq.remoting.command_line import add_shared_options, make_parser
+from triomq.remoting.core.command_line import add_shared_options, make_parser
 
 PROGRAM = "mqbroker"
 

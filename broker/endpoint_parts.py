@@ -5,10 +5,10 @@ from __future__ import annotations
 from triomq.broker.config import BrokerConfig
 from triomq.broker.local_cluster import LocalCluster
 from triomq.broker.service_set import ServiceSet
+from triomq.remoting.core.open_files import Places
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.service import GrpcMessaging
-from triomq.remoting.open_files import Places
 from triomq.remoting.server.connection_sniffer import (
     ConnectionSniffer,
     open_sniffer,

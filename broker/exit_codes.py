@@ -1,17 +1,17 @@
-"""Exit codes of a broker's own errors; all other errors have those of ``remoting/process.py``."""
+"""Exit codes of a broker's own errors; ``remoting/core/process.py`` has those of all others."""
 
 from __future__ import annotations
 
 from triomq.broker.roles.second_master import SecondMaster
 from triomq.broker.services.persisted import DamagedTable
-from triomq.broker.store.errors import (
+from triomq.broker.store.core.errors import (
     FullAtStart,
     NoFilesLeft,
     StoreDamaged,
     StoreDenied,
     StoreLocked,
 )
-from triomq.remoting.process import ExitCode, ExitCodes
+from triomq.remoting.core.process import ExitCode, ExitCodes
 
 EXIT_CODES: ExitCodes = {
     StoreLocked: ExitCode.STORE_LOCKED,

@@ -23,10 +23,10 @@ import trio
 from triomq.broker.config import BrokerConfig
 from triomq.broker.config.endpoint_settings import DEFAULT_GRPC_PORT
 from triomq.broker.service_set import ServiceSet
+from triomq.remoting.core.open_files import Places
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.monitor.metrics import Family
-from triomq.remoting.open_files import Places
 from triomq.remoting.server.server import Server
-from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.security_settings import Security
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ TrioMQ does not honour it.
 
 from pathlib import Path
 
-from triomq.remoting.java_keys import KeyTable, Reason
+from triomq.remoting.core.java_keys import KeyTable, Reason
 
 _MASTER_AND_SLAVES = "start a master with slaves (brokerRole, brokerId), and remove this key"
 _TRUSTED_NETWORK = (

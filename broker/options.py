@@ -13,10 +13,10 @@ from pathlib import Path
 from triomq.broker.config import BrokerConfig, BrokerRole, check_role
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.remoting.access.access_settings import check_access
-from triomq.remoting.command_line import defined_entries, file_source
-from triomq.remoting.properties_file import Entry
-from triomq.remoting.saved_settings import load_with_saved
-from triomq.remoting.settings import Loaded, Source
+from triomq.remoting.core.command_line import defined_entries, file_source
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.saved_settings import load_with_saved
+from triomq.remoting.core.settings import Loaded, Source
 
 
 def read_options(

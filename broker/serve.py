@@ -10,7 +10,7 @@ from triomq.broker.app import run_broker
 from triomq.broker.command_line import PROGRAM
 from triomq.broker.exit_codes import EXIT_CODES
 from triomq.broker.options import read_options
-from triomq.remoting.process import ExitCode, run_program
+from triomq.remoting.core.process import ExitCode, run_program
 
 
 def serve(parsed: argparse.Namespace) -> ExitCode:

@@ -55,9 +55,9 @@ from triomq.broker.services.versions import Version
 from triomq.broker.store.opening import wall_clock_ms
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.access.control import AccessControl
-from triomq.remoting.address import format_address
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.limits import Limits
+from triomq.remoting.core.address import format_address
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.connection import Connection
 
 logger = logging.getLogger(__name__)

@@ -51,19 +51,19 @@ from triomq.broker.roles.pop_handover import PopHandover
 from triomq.broker.roles.role import Role
 from triomq.broker.roles.table_copy import TableCopy
 from triomq.broker.service_set import ServiceSet, open_services
-from triomq.broker.services.group_moves import GroupMoves
 from triomq.broker.services.name_servers import NameServerTable
+from triomq.broker.services.pop.group_moves import GroupMoves
 from triomq.broker.services.pop.pops import TAKING_OVER
 from triomq.broker.services.routes import Routes
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.services.transactions.transactions import Transactions
+from triomq.broker.store.core.stall import ECHO_SECONDS
 from triomq.broker.store.opening import wall_clock_ms
-from triomq.broker.store.stall import ECHO_SECONDS
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.open_files import Places
+from triomq.remoting.core.open_files import Places
+from triomq.remoting.core.saved_settings import SavedSettings
 from triomq.remoting.protocol.ids import UniqueIds
-from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.config import ServerConfig
 from triomq.remoting.server.request_hooks import RequestHook

@@ -22,13 +22,28 @@ if TYPE_CHECKING:
     )
     from triomq.client.admin.missing import BrokerLeft
     from triomq.client.admin.traces import MessageHistory
-    from triomq.client.config import (
+    from triomq.client.core.config import (
         ClientSettings,
         ConsumerSettings,
         ProducerSettings,
         TracerProvider,
     )
-    from triomq.client.consumer.allocation import (
+    from triomq.client.core.errors import *  # noqa: F403
+    from triomq.client.core.message_hooks import (
+        CheckForbidden,
+        ConsumeContext,
+        ConsumeHook,
+        SendContext,
+        SendHook,
+    )
+    from triomq.client.core.retry import BusyBackoff
+    from triomq.client.core.trace_records import ConsumeOutcome, TracedKind
+    from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
+    from triomq.client.idempotency.guard import KeyOf, OnceStatistics
+    from triomq.client.idempotency.postgresql_store import PostgresqlOnceStore
+    from triomq.client.idempotency.redis_store import RedisOnceStore
+    from triomq.client.idempotency.sqlite_store import SqliteOnceStore
+    from triomq.client.receiving.allocation import (
         Allocation,
         RoomOfMember,
         RoomOfQueue,
@@ -39,43 +54,29 @@ if TYPE_CHECKING:
         allocate_machine_room,
         allocate_machine_room_nearby,
     )
-    from triomq.client.consumer.member_spec import AssignmentChange
-    from triomq.client.consumer.message_view import MessageView
-    from triomq.client.consumer.offsets import ConsumeFrom, Start
-    from triomq.client.consumer.pop.durations import Duration
-    from triomq.client.consumer.push import ConsumerStatistics, Mode
-    from triomq.client.consumer.rates import TopicRates
-    from triomq.client.consumer.subscribing import Sql, Subscriptions
-    from triomq.client.errors import *  # noqa: F403
-    from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
-    from triomq.client.idempotency.guard import KeyOf, OnceStatistics
-    from triomq.client.idempotency.postgresql_store import PostgresqlOnceStore
-    from triomq.client.idempotency.redis_store import RedisOnceStore
-    from triomq.client.idempotency.sqlite_store import SqliteOnceStore
-    from triomq.client.message_hooks import (
-        CheckForbidden,
-        ConsumeContext,
-        ConsumeHook,
-        SendContext,
-        SendHook,
-    )
-    from triomq.client.producer.queue_choice import (
+    from triomq.client.receiving.member_spec import AssignmentChange
+    from triomq.client.receiving.message_view import MessageView
+    from triomq.client.receiving.offsets import ConsumeFrom, Start
+    from triomq.client.receiving.pop.durations import Duration
+    from triomq.client.receiving.rates import TopicRates
+    from triomq.client.receiving.subscribing import Sql, Subscriptions
+    from triomq.client.requests.reply_message import ReplyMessage
+    from triomq.client.requests.requests import RequestStatistics
+    from triomq.client.sdk.push_consumer import ConsumerStatistics, Mode
+    from triomq.client.sending.queue_choice import (
         Selector,
         select_by_go_hash,
         select_by_hash,
         select_by_machine_room,
         select_by_random,
     )
-    from triomq.client.producer.receipt import SendReceipt, SendStatus
-    from triomq.client.requests.reply_message import ReplyMessage
-    from triomq.client.requests.requests import RequestStatistics
-    from triomq.client.retry import BusyBackoff
+    from triomq.client.sending.receipt import SendReceipt, SendStatus
     from triomq.client.trace.trace_events import TraceEvent
-    from triomq.client.trace.trace_records import ConsumeOutcome, TracedKind
     from triomq.client.transactions.checked_message import CheckedMessage, CheckHandler
     from triomq.client.transactions.local import LocalWork, TransactionResult
     from triomq.client.transactions.outcomes import TransactionOutcome
     from triomq.remoting.client.rpc_hooks import RpcHook
+    from triomq.remoting.core.settings import ConfigError
     from triomq.remoting.protocol.bodies.cluster import ClusterTable
     from triomq.remoting.protocol.bodies.groups import (
         ConsumerConnection,
@@ -91,7 +92,6 @@ if TYPE_CHECKING:
     from triomq.remoting.protocol.message import Message
     from triomq.remoting.protocol.record import StoredMessage
     from triomq.remoting.protocol.signing import Credentials
-    from triomq.remoting.settings import ConfigError
     from triomq.remoting.tls.client import Tls
 
 __all__ = [
@@ -264,13 +264,13 @@ _MODULES = {
         "TraceTopicMissing",
     ),
     "triomq.client.admin.traces": ("MessageHistory",),
-    "triomq.client.config": (
+    "triomq.client.core.config": (
         "ClientSettings",
         "ConsumerSettings",
         "ProducerSettings",
         "TracerProvider",
     ),
-    "triomq.client.consumer.allocation": (
+    "triomq.client.receiving.allocation": (
         "Allocation",
         "RoomOfMember",
         "RoomOfQueue",
@@ -281,19 +281,19 @@ _MODULES = {
         "allocate_machine_room",
         "allocate_machine_room_nearby",
     ),
-    "triomq.client.consumer.member_spec": ("AssignmentChange",),
-    "triomq.client.consumer.message_view": ("MessageView",),
-    "triomq.client.consumer.offsets": (
+    "triomq.client.receiving.member_spec": ("AssignmentChange",),
+    "triomq.client.receiving.message_view": ("MessageView",),
+    "triomq.client.receiving.offsets": (
         "ConsumeFrom",
         "Start",
     ),
-    "triomq.client.consumer.pop.durations": ("Duration",),
-    "triomq.client.consumer.push": (
+    "triomq.client.receiving.pop.durations": ("Duration",),
+    "triomq.client.sdk.push_consumer": (
         "ConsumerStatistics",
         "Mode",
     ),
-    "triomq.client.consumer.rates": ("TopicRates",),
-    "triomq.client.consumer.subscribing": (
+    "triomq.client.receiving.rates": ("TopicRates",),
+    "triomq.client.receiving.subscribing": (
         "Sql",
         "Subscriptions",
     ),
@@ -311,29 +311,29 @@ _MODULES = {
     "triomq.client.idempotency.postgresql_store": ("PostgresqlOnceStore",),
     "triomq.client.idempotency.redis_store": ("RedisOnceStore",),
     "triomq.client.idempotency.sqlite_store": ("SqliteOnceStore",),
-    "triomq.client.message_hooks": (
+    "triomq.client.core.message_hooks": (
         "CheckForbidden",
         "ConsumeContext",
         "ConsumeHook",
         "SendContext",
         "SendHook",
     ),
-    "triomq.client.producer.queue_choice": (
+    "triomq.client.sending.queue_choice": (
         "Selector",
         "select_by_go_hash",
         "select_by_hash",
         "select_by_machine_room",
         "select_by_random",
     ),
-    "triomq.client.producer.receipt": (
+    "triomq.client.sending.receipt": (
         "SendReceipt",
         "SendStatus",
     ),
     "triomq.client.requests.reply_message": ("ReplyMessage",),
     "triomq.client.requests.requests": ("RequestStatistics",),
-    "triomq.client.retry": ("BusyBackoff",),
+    "triomq.client.core.retry": ("BusyBackoff",),
     "triomq.client.trace.trace_events": ("TraceEvent",),
-    "triomq.client.trace.trace_records": ("ConsumeOutcome", "TracedKind"),
+    "triomq.client.core.trace_records": ("ConsumeOutcome", "TracedKind"),
     "triomq.client.transactions.checked_message": (
         "CheckHandler",
         "CheckedMessage",
@@ -368,10 +368,10 @@ _MODULES = {
     "triomq.remoting.protocol.message": ("Message",),
     "triomq.remoting.protocol.record": ("StoredMessage",),
     "triomq.remoting.protocol.signing": ("Credentials",),
-    "triomq.remoting.settings": ("ConfigError",),
+    "triomq.remoting.core.settings": ("ConfigError",),
     "triomq.remoting.tls.client": ("Tls",),
 }
-HOMES = dict.fromkeys(__all__, "triomq.client.errors")
+HOMES = dict.fromkeys(__all__, "triomq.client.core.errors")
 """Public name → the module that defines it."""
 HOMES |= {name: module for module, names in _MODULES.items() for name in names}
 

@@ -12,7 +12,7 @@ import generate_limits
 import generate_mqstore
 import generate_reference
 
-from triomq.client.admin import manual
+from triomq.client.mqadmin import manual
 
 
 def pages() -> dict[str, str]:

@@ -14,8 +14,8 @@ from triomq.broker.processors.broker_config import STORE_KEYS
 from triomq.client.proxy.proxy_config import PROXY_KEYS, ProxyConfig
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.namesrv.config_requests import LIVE_KEYS as NAMESRV_LIVE_KEYS
-from triomq.remoting.java_keys import HARMLESS, REFUSED, KeyRow, KeyTable, Status
-from triomq.remoting.settings import Setting, settings_of
+from triomq.remoting.core.java_keys import HARMLESS, REFUSED, KeyRow, KeyTable, Status
+from triomq.remoting.core.settings import Setting, settings_of
 
 PROGRAMS = (
     ("mqbroker", BrokerConfig, BROKER_KEYS),

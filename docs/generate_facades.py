@@ -193,7 +193,7 @@ class Facade:
             function = "function"
         called = ["None" if limited and self.interface.timeout else first, function]
         if not waits:
-            self.imports.add(("triomq.client.portal", "in_loop"))
+            self.imports.add(("triomq.client.core.portal", "in_loop"))
             called = ["None" if self.interface.timeout else first, "in_loop", function]
         self.imports |= self.interface.imports
         given = "" if returns == "None" else "return "

@@ -14,9 +14,9 @@ import attrs
 
 from triomq.broker.config import BrokerConfig
 from triomq.namesrv.config import NamesrvConfig
+from triomq.remoting.core.settings import settings_of
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.settings import settings_of
 
 
 @attrs.frozen

@@ -10,9 +10,9 @@ from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.needs import nothing
 from triomq.remoting.access.users import AccessUser, UserTable
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.server.access_check import AccessCheck
-from triomq.remoting.settings import ConfigError
 
 READS = frozenset(
     {

@@ -26,11 +26,11 @@ from triomq.namesrv.request_table import handler_table
 from triomq.namesrv.route_requests import RouteRequests
 from triomq.namesrv.routes import RouteTable
 from triomq.namesrv.table_limits import namesrv_limits
-from triomq.remoting.address import format_address
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.address import format_address
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.open_files import ConnectionBudget
+from triomq.remoting.core.saved_settings import SavedSettings
 from triomq.remoting.monitor.http_server import monitoring
-from triomq.remoting.open_files import ConnectionBudget
-from triomq.remoting.saved_settings import SavedSettings
 from triomq.remoting.server.request_hooks import RequestHook
 from triomq.remoting.server.server import Server
 from triomq.remoting.tls.security_settings import resolve

@@ -10,11 +10,11 @@ import attrs
 
 from triomq.namesrv.table_limits import NamesrvTableLimits
 from triomq.remoting.access.access_settings import WriterSettings
-from triomq.remoting.java_keys import KeyTable, Reason
+from triomq.remoting.core.java_keys import KeyTable, Reason
+from triomq.remoting.core.settings import PATH, TEXT, flag, group, number, optional_text, setting
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.server.config import PoolConfig
 from triomq.remoting.server.network_settings import NetworkSettings
-from triomq.remoting.settings import PATH, TEXT, flag, group, number, optional_text, setting
 from triomq.remoting.tls.security_settings import SecuritySettings
 
 DEFAULT_PORT = 9876

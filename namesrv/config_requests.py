@@ -12,19 +12,19 @@ import attrs
 
 from triomq.namesrv.config import NAMESRV_KEYS, PROTECTED_KEYS, NamesrvConfig, RunningConfig
 from triomq.namesrv.routes import RouteRules, RouteTable
-from triomq.remoting.errors import Rejected
-from triomq.remoting.limits import SETTINGS_BYTES_MAX, require_size
-from triomq.remoting.open_files import explained
-from triomq.remoting.properties_file import (
+from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.open_files import explained
+from triomq.remoting.core.properties_file import (
     Entry,
     PropertiesError,
     format_properties,
     parse_entries,
 )
+from triomq.remoting.core.saved_settings import SavedSettings
+from triomq.remoting.core.settings import ConfigError, Source, load, render
 from triomq.remoting.protocol.codes import ResponseCode
-from triomq.remoting.saved_settings import SavedSettings
+from triomq.remoting.protocol.limits import SETTINGS_BYTES_MAX, require_size
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.settings import ConfigError, Source, load, render
 
 _log = logging.getLogger(__name__)
 

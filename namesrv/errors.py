@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from triomq.remoting.process import ExitCode, ExitCodes
+from triomq.remoting.core.process import ExitCode, ExitCodes
 
 
 class KvFileError(Exception):

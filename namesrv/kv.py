@@ -17,9 +17,9 @@ import msgspec
 
 from triomq.namesrv.errors import KvFileError
 from triomq.namesrv.table_limits import namesrv_limits
-from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
-from triomq.remoting.limits import Limits
-from triomq.remoting.open_files import explained, none_left
+from triomq.remoting.core.atomic_file import DamagedFile, read_file, replace_file
+from triomq.remoting.core.open_files import explained, none_left
+from triomq.remoting.protocol.limits import Limits
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import attrs
 from triomq.namesrv.errors import KvFileError
 from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.missing_brokers import MissingBrokers
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.cluster import MISSING_BROKERS_NAMESPACE, KvTable
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.route import (

@@ -14,7 +14,7 @@ import trio
 from triomq.namesrv.min_broker_id import MinBrokerIdChange
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.tls.client import Tls
 
 _log = logging.getLogger(__name__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
-from triomq.remoting.command_line import defined_entries, file_source
-from triomq.remoting.properties_file import Entry
-from triomq.remoting.saved_settings import load_with_saved
-from triomq.remoting.settings import Loaded, Source
+from triomq.remoting.core.command_line import defined_entries, file_source
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.saved_settings import load_with_saved
+from triomq.remoting.core.settings import Loaded, Source
 
 
 def read_options(parsed: argparse.Namespace) -> Loaded[NamesrvConfig]:

@@ -30,9 +30,8 @@ from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.min_broker_id_notices import MinBrokerIdNotices
 from triomq.namesrv.missing_brokers import Leave, MissingBrokers
 from triomq.namesrv.routes import RouteTable
-from triomq.remoting.errors import Rejected, RemoteProtocolError
-from triomq.remoting.limits import require_size
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import Rejected, RemoteProtocolError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.cluster import BrokerMembersBody, KvTable
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, decode_registration
 from triomq.remoting.protocol.bodies.route import QUEUES_MAX
@@ -47,6 +46,7 @@ from triomq.remoting.protocol.headers.route import (
     RegisterBrokerHeader,
     RegisterBrokerResponseHeader,
 )
+from triomq.remoting.protocol.limits import require_size
 from triomq.remoting.protocol.names import ORDER_TOPIC_CONFIG
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response

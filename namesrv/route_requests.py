@@ -18,9 +18,8 @@ from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.route_views import in_zone
 from triomq.namesrv.routed_queues import UNIT_FLAG, UNIT_SUBSCRIPTION_FLAG
 from triomq.namesrv.routes import RouteTable
-from triomq.remoting.errors import Rejected, RemoteProtocolError
-from triomq.remoting.limits import require_size
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import Rejected, RemoteProtocolError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicNames
@@ -34,9 +33,10 @@ from triomq.remoting.protocol.headers.route import (
     WipeWritePermResponseHeader,
 )
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader, TopicHeader
+from triomq.remoting.protocol.limits import require_size
 from triomq.remoting.protocol.names import FAQ, ORDER_TOPIC_CONFIG
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import ROWS_AT_ONCE, encoded
+from triomq.remoting.server.turns import ROWS_AT_ONCE, encoded
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from triomq.namesrv.min_broker_id import MinBrokerIdChange, min_id_change
 from triomq.namesrv.route_views import with_acting_master
 from triomq.namesrv.routed_queues import RoutedQueues, queue_data
 from triomq.namesrv.table_limits import namesrv_limits
-from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.cluster import BrokerMembers, ClusterTable
 from triomq.remoting.protocol.bodies.route import (
     MASTER_ID,
@@ -38,8 +37,9 @@ from triomq.remoting.protocol.bodies.route import (
     TopicRoute,
 )
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicNames
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.names import SYNC_MEMBERS_PREFIX
-from triomq.remoting.turns import ROWS_AT_ONCE
+from triomq.remoting.server.turns import ROWS_AT_ONCE
 
 _UNFINISHED = DataVersion(-1, -1, -1)
 """the version of a process while its topics are being stored: no broker has it, so a registration

@@ -9,7 +9,7 @@ from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.command_line import PROGRAM
 from triomq.namesrv.errors import EXIT_CODES
 from triomq.namesrv.options import read_options
-from triomq.remoting.process import ExitCode, run_program
+from triomq.remoting.core.process import ExitCode, run_program
 
 
 def serve(parsed: argparse.Namespace) -> ExitCode:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.remoting.limits import Limits
-from triomq.remoting.settings import number
+from triomq.remoting.core.settings import number
+from triomq.remoting.protocol.limits import Limits
 
 _MOST = 100_000_000
 

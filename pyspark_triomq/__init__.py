@@ -9,7 +9,7 @@ source, and logs that at debug level.
 import logging
 
 try:
-    from triomq.client.spark.source import RocketMQDataSource as DefaultSource
+    from triomq.client.spark.sources.source import RocketMQDataSource as DefaultSource
 except Exception as error:  # a broken environment must not hide other sources
     logging.getLogger(__name__).debug("the rocketmq source is not available: %s", error)
     __all__: list[str] = []

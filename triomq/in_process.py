@@ -24,14 +24,14 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.broker_address import BrokerAddress
-from triomq.client.background import open_background, sole_error
-from triomq.client.errors import TrioMQError
+from triomq.client.core.background import open_background, sole_error
+from triomq.client.core.errors import TrioMQError
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
-from triomq.remoting.open_files import ConnectionBudget
-from triomq.remoting.properties_file import Entry
+from triomq.remoting.core.open_files import ConnectionBudget
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.settings import Source, load
 from triomq.remoting.server.listen import AddressInUse
-from triomq.remoting.settings import Source, load
 from triomq.remoting.tls.client import Tls
 
 HOST = "127.0.0.1"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from triomq import __version__
 from triomq.client.admin.arguments import UsageError
 from triomq.local_options import EXIT_OK, EXIT_USAGE, help_text, read_options
-from triomq.remoting.interrupt import interrupted
+from triomq.remoting.core.interrupt import interrupted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

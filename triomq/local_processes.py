@@ -30,7 +30,7 @@ import attrs
 import trio
 
 from triomq.client.admin.arguments import Values
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
 from triomq.local_options import (
     BROKER_PORT,
     BROKER_PORT_STEP,
@@ -40,8 +40,8 @@ from triomq.local_options import (
     EXIT_PORT_IN_USE,
     EXIT_USAGE,
 )
-from triomq.remoting.properties_file import format_properties
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.properties_file import format_properties
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.tls.client import TLS_FILE_VARIABLE, Tls
 
 READY_SECONDS_MAX = 60.0

@@ -23,25 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from triomq.client.pipeline.backfill import Backfill, run_backfill
-    from triomq.client.pipeline.dead_letters import DeadLetters
-    from triomq.client.pipeline.decoders import decode, open_decoder
-    from triomq.client.pipeline.decoders.decoder import Decoder
-    from triomq.client.pipeline.errors import (
+    from triomq.client.pipeline.core.errors import (
         PipelineError,
         ReadRefused,
         SchemaError,
         SessionError,
         SpecError,
     )
-    from triomq.client.pipeline.infer import infer
-    from triomq.client.pipeline.joins import apply_joins
-    from triomq.client.pipeline.origin import DEAD_LETTER_COLUMNS, live_rows, with_origin
-    from triomq.client.pipeline.replay import replay
-    from triomq.client.pipeline.rules import apply_rules
-    from triomq.client.pipeline.run import PipelineRun, run_until_stopped
-    from triomq.client.pipeline.session import open_session
-    from triomq.client.pipeline.session_check import check_in_session
-    from triomq.client.pipeline.spec import (
+    from triomq.client.pipeline.core.origin import DEAD_LETTER_COLUMNS, live_rows, with_origin
+    from triomq.client.pipeline.core.spec import (
         DecodeSpec,
         JoinSpec,
         Rule,
@@ -51,6 +41,16 @@ if TYPE_CHECKING:
         TableSpec,
         WindowSpec,
     )
+    from triomq.client.pipeline.dead_letters import DeadLetters
+    from triomq.client.pipeline.decoders import decode, open_decoder
+    from triomq.client.pipeline.decoders.decoder import Decoder
+    from triomq.client.pipeline.infer import infer
+    from triomq.client.pipeline.joins import apply_joins
+    from triomq.client.pipeline.replay import replay
+    from triomq.client.pipeline.rules import apply_rules
+    from triomq.client.pipeline.run import PipelineRun, run_until_stopped
+    from triomq.client.pipeline.session import open_session
+    from triomq.client.pipeline.session_check import check_in_session
     from triomq.client.pipeline.spec_check import check_spec
     from triomq.client.pipeline.spec_file import read_spec
     from triomq.client.pipeline.status import PipelineStatus, read_status

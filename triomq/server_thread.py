@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from triomq.client.portal import Portal
+from triomq.client.core.portal import Portal
 from triomq.in_process import InProcessCluster, local_cluster
 
 

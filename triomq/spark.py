@@ -26,8 +26,8 @@ from triomq.client.spark.errors import (
 )
 from triomq.client.spark.java_runtime import JavaNotFound, prepare_java
 from triomq.client.spark.progress_listener import ProgressListener
-from triomq.client.spark.source import RocketMQDataSource
-from triomq.client.spark.store.store_source import RocketMQStoreDataSource
+from triomq.client.spark.sources.source import RocketMQDataSource
+from triomq.client.spark.sources.store_source import RocketMQStoreDataSource
 
 __all__ = [
     "DataLoss",

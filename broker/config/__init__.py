@@ -15,7 +15,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.advertise import local_address
+from triomq.broker.config.advertise import local_address
 from triomq.broker.config.endpoint_settings import EndpointSettings
 from triomq.broker.config.pool_settings import PoolSettings
 from triomq.broker.config.replication_settings import ReplicationSettings
@@ -25,10 +25,7 @@ from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.table_limits import BrokerTableLimits
 from triomq.broker.services.timers.timer_settings import TimerSettings
 from triomq.remoting.access.access_settings import AccessSettings
-from triomq.remoting.monitor.export_settings import ExportSettings
-from triomq.remoting.monitor.monitor_settings import MonitorSettings
-from triomq.remoting.server.network_settings import NetworkSettings
-from triomq.remoting.settings import (
+from triomq.remoting.core.settings import (
     ADDRESSES,
     LONG_MAX,
     OPTIONAL_TEXT,
@@ -40,6 +37,9 @@ from triomq.remoting.settings import (
     number,
     setting,
 )
+from triomq.remoting.monitor.export_settings import ExportSettings
+from triomq.remoting.monitor.monitor_settings import MonitorSettings
+from triomq.remoting.server.network_settings import NetworkSettings
 from triomq.remoting.tls.security_settings import SecuritySettings
 
 DEFAULT_PORT = 10911

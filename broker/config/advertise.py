@@ -20,7 +20,7 @@ from pathlib import Path
 
 import trio
 
-from triomq.remoting.address import bare_host, format_address
+from triomq.remoting.core.address import bare_host, format_address
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.store.compaction.rules import KEY_BYTES, CompactionRules
-from triomq.broker.store.config import BATCH_ENTRY_BYTES
-from triomq.remoting.settings import INT_MAX, LONG_MAX, flag, number
+from triomq.broker.store.core.compaction_rules import KEY_BYTES, CompactionRules
+from triomq.broker.store.core.config import BATCH_ENTRY_BYTES
+from triomq.remoting.core.settings import INT_MAX, LONG_MAX, flag, number
 
 
 @attrs.frozen(kw_only=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import attrs
 
+from triomq.remoting.core.settings import flag, group, number
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
-from triomq.remoting.settings import flag, group, number
 
 DEFAULT_GRPC_PORT = 8081
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
+from triomq.remoting.core.settings import flag, number
 from triomq.remoting.server.config import PoolConfig
-from triomq.remoting.settings import flag, number
 
 _WORKERS_MAX = 1024
 LIKE_ADMIN = ("lock", "offset", "disk", "change", "relay")

@@ -11,8 +11,8 @@ import attrs
 from triomq.broker.replication.connection_limits import NETWORKS, HaConnectionLimits, Network
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.replicas import ReplicaRules
-from triomq.remoting.address import format_address, parse_address
-from triomq.remoting.settings import LONG_MAX, Kind, flag, group, number, setting
+from triomq.remoting.core.address import format_address, parse_address
+from triomq.remoting.core.settings import LONG_MAX, Kind, flag, group, number, setting
 
 
 def _read_address(text: str) -> str:

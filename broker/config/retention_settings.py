@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.store.retention import RetentionRules, format_hours, parse_hours
-from triomq.remoting.settings import Kind, flag, number, setting
+from triomq.broker.store.core.retention import RetentionRules, format_hours, parse_hours
+from triomq.remoting.core.settings import Kind, flag, number, setting
 
 HOURS: Kind[tuple[int, ...]] = Kind(
     "hours from 00 to 23, separated by ;", parse_hours, format_hours

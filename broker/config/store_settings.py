@@ -9,14 +9,19 @@ import attrs
 
 from triomq.broker.config.compaction_settings import CompactionSettings
 from triomq.broker.config.retention_settings import RetentionSettings
-from triomq.broker.store.config import BATCH_ENTRY_BYTES, QUEUE_ENTRY_BYTES, FlushMode, StoreConfig
-from triomq.broker.store.delay_levels import (
+from triomq.broker.store.core.config import (
+    BATCH_ENTRY_BYTES,
+    QUEUE_ENTRY_BYTES,
+    FlushMode,
+    StoreConfig,
+)
+from triomq.broker.store.core.delay_levels import (
     DEFAULT_DELAY_LEVELS,
     format_delay_levels,
     parse_delay_levels,
 )
-from triomq.remoting import open_files
-from triomq.remoting.settings import PATH, Kind, choice, flag, group, number, setting
+from triomq.remoting.core import open_files
+from triomq.remoting.core.settings import PATH, Kind, choice, flag, group, number, setting
 
 DELAY_LEVELS: Kind[tuple[int, ...]] = Kind(
     "times such as 10s, 5m, 2h or 1d, separated by spaces", parse_delay_levels, format_delay_levels

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from triomq.broker.inspect.options import PROGRAM, store_parser
-from triomq.remoting.interrupt import EXIT_INTERRUPTED
+from triomq.remoting.core.interrupt import EXIT_INTERRUPTED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -18,11 +18,11 @@ from triomq.broker.inspect.options import EXIT_CLEAN, EXIT_DAMAGE, EXIT_USAGE, P
 from triomq.broker.inspect.output import report_lines
 from triomq.broker.inspect.report import Report
 from triomq.broker.inspect.verify import verify
-from triomq.broker.store.config import QUEUE_ENTRY_BYTES
+from triomq.broker.store.core.config import QUEUE_ENTRY_BYTES
 from triomq.broker.store.lock import lock_state
-from triomq.remoting.command_line import defined_entries, file_source
-from triomq.remoting.printable import printable_json
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.command_line import defined_entries, file_source
+from triomq.remoting.core.printable import printable_json
+from triomq.remoting.core.settings import ConfigError
 
 
 def read_sizes(config: Path | None, defined: Sequence[str]) -> Sizes:

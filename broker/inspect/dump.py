@@ -13,12 +13,12 @@ from triomq.broker.inspect.layout import StoreFiles
 from triomq.broker.inspect.log_check import LogCheck
 from triomq.broker.inspect.queue_cursor import QueueCursor
 from triomq.broker.inspect.report import Report
-from triomq.broker.store.draft import UNQUEUED
+from triomq.broker.store.core.draft import UNQUEUED
 from triomq.broker.store.queues.search import FILLER_SIZE
-from triomq.remoting.errors import RemotingError
-from triomq.remoting.message_document import message_document
-from triomq.remoting.printable import printable
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.printable import printable
 from triomq.remoting.protocol.inner_batch import unwrapped
+from triomq.remoting.protocol.message_document import message_document
 from triomq.remoting.protocol.message_properties import UNIQ_KEY
 from triomq.remoting.protocol.record import HEAD_V4, StoredMessage
 from triomq.remoting.protocol.record_reader import read_record

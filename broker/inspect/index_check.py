@@ -30,7 +30,7 @@ from triomq.broker.store.keys.index_file import (
     to_disk_order,
 )
 from triomq.broker.store.queues.batch import Batch
-from triomq.remoting.findings import Level
+from triomq.remoting.core.findings import Level
 
 BLOCK_ENTRIES = 3_276
 REPAIRED = "nothing: the next start rebuilds the end of the newest index file"

@@ -16,7 +16,7 @@ from pathlib import Path
 import attrs
 
 from triomq.broker.inspect.report import Report
-from triomq.broker.store.config import BATCH_ENTRY_BYTES, GIB, QUEUE_ENTRY_BYTES, StoreConfig
+from triomq.broker.store.core.config import BATCH_ENTRY_BYTES, GIB, QUEUE_ENTRY_BYTES, StoreConfig
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.segment import NAME_DIGITS, Segment, segment_name
 from triomq.broker.store.io.segments import Segments

@@ -14,7 +14,7 @@ import attrs
 
 from triomq.broker.inspect.layout import StoreFiles
 from triomq.broker.inspect.report import Report
-from triomq.broker.store.draft import Appended
+from triomq.broker.store.core.draft import Appended
 from triomq.broker.store.io.segment import Segment
 from triomq.broker.store.io.segments import Segments
 from triomq.broker.store.log.scan import LogScan

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
-from triomq.remoting.command_line import make_parser
-from triomq.remoting.interrupt import EXIT_INTERRUPTED
+from triomq.remoting.core.command_line import make_parser
+from triomq.remoting.core.interrupt import EXIT_INTERRUPTED
 
 PROGRAM = "mqstore"
 COUNT_DEFAULT = 128

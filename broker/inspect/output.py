@@ -7,7 +7,7 @@ from pathlib import Path
 
 from triomq.broker.inspect.report import LEVEL_WORDS
 from triomq.broker.inspect.verify import Verdict
-from triomq.remoting.findings import Finding, Level
+from triomq.remoting.core.findings import Finding, Level
 
 MIB = 1 << 20
 

@@ -19,12 +19,12 @@ from triomq.broker.inspect.log_check import LogCheck
 from triomq.broker.inspect.queue_cursor import QueueCursor
 from triomq.broker.inspect.report import Report
 from triomq.broker.inspect.state import StoreState
-from triomq.broker.store.config import QUEUE_ENTRY_BYTES
-from triomq.broker.store.draft import UNQUEUED, Appended, Draft
-from triomq.broker.store.numbering import batch_place, dispatch_places
+from triomq.broker.store.core.config import QUEUE_ENTRY_BYTES
+from triomq.broker.store.core.draft import UNQUEUED, Appended, Draft
+from triomq.broker.store.core.numbering import batch_place, dispatch_places
 from triomq.broker.store.queues.batch import Batch
 from triomq.broker.store.queues.batch_queue import BatchEntry
-from triomq.remoting.findings import Level
+from triomq.remoting.core.findings import Level
 from triomq.remoting.protocol.java_hash import tags_code
 from triomq.remoting.protocol.message_properties import DELAY, property_value
 from triomq.remoting.protocol.names import SCHEDULE_TOPIC

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from triomq.remoting.findings import Finding, Level
+from triomq.remoting.core.findings import Finding, Level
 
 FINDINGS_MAX = 20
 """Findings of one kind in one place (a queue, the log, an index file) that are kept; the others are

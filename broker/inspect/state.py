@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 
 from triomq.broker.inspect.report import Report
-from triomq.broker.store.checkpoint import SIZE_BYTES, Checkpoint
+from triomq.broker.store.io.checkpoint import SIZE_BYTES, Checkpoint
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.lock import LockState, lock_state
-from triomq.remoting.errors import RemotingError
-from triomq.remoting.findings import Level
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.findings import Level
 from triomq.remoting.protocol.fastjson import loads
 
 

@@ -16,7 +16,7 @@ from triomq.broker.inspect.log_check import LogCheck
 from triomq.broker.inspect.queue_check import QueueCheck
 from triomq.broker.inspect.report import Report
 from triomq.broker.inspect.state import StoreState, check_checkpoint, check_config, read_state
-from triomq.remoting.findings import Level
+from triomq.remoting.core.findings import Level
 
 
 @attrs.frozen(kw_only=True)

@@ -17,8 +17,7 @@ from triomq.broker.processors.bodies import read_body
 from triomq.broker.services.access_table import AccessTable
 from triomq.remoting.access.changes import AccessChanges
 from triomq.remoting.access.users import UserTable
-from triomq.remoting.errors import Rejected
-from triomq.remoting.limits import SETTINGS_BYTES_MAX, require_size
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.schema import JsonBody, encode_array
 from triomq.remoting.protocol.codes import ResponseCode
@@ -29,6 +28,7 @@ from triomq.remoting.protocol.headers.auth import (
     ListUsersHeader,
     UserHeader,
 )
+from triomq.remoting.protocol.limits import SETTINGS_BYTES_MAX, require_size
 from triomq.remoting.server.requests import Request, Response
 
 B = TypeVar("B", bound=JsonBody)

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 import trio
 
-from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.core.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.fastjson import REQUEST_LIMITS

@@ -18,16 +18,16 @@ from triomq.broker.config.retention_settings import RetentionSettings
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
-from triomq.remoting.java_keys import KeyTable
-from triomq.remoting.limits import SETTINGS_BYTES_MAX, require_size
-from triomq.remoting.open_files import explained
-from triomq.remoting.properties_file import Entry, format_properties, parse_entries
+from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.java_keys import KeyTable
+from triomq.remoting.core.open_files import explained
+from triomq.remoting.core.properties_file import Entry, format_properties, parse_entries
+from triomq.remoting.core.saved_settings import SavedSettings
+from triomq.remoting.core.settings import ConfigError, Source, load, render, settings_of
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import BrokerConfigResponseHeader
-from triomq.remoting.saved_settings import SavedSettings
+from triomq.remoting.protocol.limits import SETTINGS_BYTES_MAX, require_size
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.settings import ConfigError, Source, load, render, settings_of
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from triomq.broker.services.groups import ClientGroups, Member
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import UNIT_SUBSCRIPTION_FLAG, Topics
-from triomq.remoting.errors import Rejected
-from triomq.remoting.limits import LimitReached
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import ConsumerIds
 from triomq.remoting.protocol.bodies.heartbeat import CheckClientBody, ConsumerData, HeartbeatData
@@ -30,9 +29,10 @@ from triomq.remoting.protocol.headers.client import (
     HeartbeatResponseHeader,
     UnregisterClientHeader,
 )
+from triomq.remoting.protocol.limits import LimitReached
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import ROWS_AT_ONCE, encoded
+from triomq.remoting.server.turns import ROWS_AT_ONCE, encoded
 
 logger = logging.getLogger(__name__)
 GROUPS_AT_ONCE = 64

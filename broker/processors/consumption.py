@@ -19,7 +19,7 @@ from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.groups import (
     ConnectionData,
     ConsumerConnection,
@@ -37,7 +37,7 @@ from triomq.remoting.protocol.headers.client import (
 )
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import ROWS_AT_ONCE, Turns, encoded, in_turns
+from triomq.remoting.server.turns import ROWS_AT_ONCE, Turns, encoded, in_turns
 
 LAG_ROWS_MAX = 100_000
 """Queues in the lag of all groups: more do not fit into a frame of 16 MiB."""

@@ -17,8 +17,8 @@ from triomq.broker.roles.acting_master import ActingMaster
 from triomq.broker.roles.table_copy import TableCopy
 from triomq.broker.services.registration import Registrar
 from triomq.broker.services.timers.timers import Timers
-from triomq.remoting.errors import Rejected, RemotingError
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import Rejected, RemotingError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import ResponseCode

@@ -16,7 +16,7 @@ from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.groups import GroupSubscription
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.offsets import (
@@ -29,6 +29,7 @@ from triomq.remoting.protocol.bodies.offsets import (
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.topics import TopicNames
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.consuming.tag_expressions import ALL_TAGS
 from triomq.remoting.protocol.headers.admin import QueryConsumeQueueHeader
 from triomq.remoting.protocol.headers.offset import CorrectionOffsetHeader
 from triomq.remoting.protocol.headers.topic import (
@@ -36,10 +37,9 @@ from triomq.remoting.protocol.headers.topic import (
     GroupSubscriptionHeader,
     GroupTopicHeader,
 )
-from triomq.remoting.protocol.tag_expressions import ALL_TAGS
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import encoded, in_turns
+from triomq.remoting.server.turns import encoded, in_turns
 
 LONG_MAX = 2**63 - 1
 ENTRIES_MAX = 1024

@@ -15,7 +15,7 @@ import trio
 from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol import names
 from triomq.remoting.server.requests import Request, Response
 

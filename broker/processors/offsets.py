@@ -16,7 +16,7 @@ from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.offset import (
@@ -29,7 +29,7 @@ from triomq.remoting.protocol.headers.offset import (
     UpdateConsumerOffsetHeader,
 )
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import Turns, encoded, in_turns
+from triomq.remoting.server.turns import Turns, encoded, in_turns
 
 EMPTY_EXT: dict[str, str] = {}
 

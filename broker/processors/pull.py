@@ -18,9 +18,9 @@ import attrs
 import trio
 
 from triomq.broker.filters.tokens import FilterInvalid
-from triomq.broker.processors.filtered_reads import filtered, get_filtered
 from triomq.broker.roles.slave_reads import SlaveReads
 from triomq.broker.services.cold_pulls import ColdPulls
+from triomq.broker.services.filtered_reads import filtered, get_filtered
 from triomq.broker.services.filters import ConsumerFilters, Wanted, compile_typed, is_filter
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.held_pulls import HeldPull, HeldPulls
@@ -29,9 +29,9 @@ from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.statistics import Item, Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import PERM_READ, Topics
-from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.store.core.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import LocalProtocolError, Rejected
+from triomq.remoting.core.errors import LocalProtocolError, Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import (
@@ -43,6 +43,7 @@ from triomq.remoting.protocol.bodies.heartbeat import (
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.consuming.tag_expressions import ALL_TAGS, subscription
 from triomq.remoting.protocol.headers.pull import (
     CLASS_FILTER,
     COMMIT_OFFSET,
@@ -52,7 +53,6 @@ from triomq.remoting.protocol.headers.pull import (
     PullMessageHeader,
     PullMessageResponseHeader,
 )
-from triomq.remoting.protocol.tag_expressions import ALL_TAGS, subscription
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Deferred, Request, Response
 

@@ -9,7 +9,7 @@ import attrs
 
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.access.resources import Action
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.query import (
     INDEX_OF_TAGS,

@@ -14,7 +14,7 @@ from triomq.broker.services.queue_locks import QueueLocks
 from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import ROWS_AT_ONCE, encoded
+from triomq.remoting.server.turns import ROWS_AT_ONCE, encoded
 
 
 @attrs.define(eq=False)

@@ -15,10 +15,10 @@ from triomq.broker.processors.send.pipeline import SendPipeline
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.timers.timer_rules import recall_key
 from triomq.broker.services.timers.timers import Timers
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import FlushFailed, IllegalMessage, StoreUnavailable
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.errors import FlushFailed, IllegalMessage, StoreUnavailable
 from triomq.broker.store.log.durability import DurabilityResult
-from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.core.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.bodies.timer import TimerMetrics
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import RecallMessageHeader, RecallMessageResponseHeader

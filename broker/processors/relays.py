@@ -19,7 +19,7 @@ from triomq.broker.processors.query import may_read, record_at
 from triomq.broker.services.groups import ConsumerGroup, GroupTable, Member
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.access.resources import Action
-from triomq.remoting.errors import Rejected, RemotingError, RequestTimeout
+from triomq.remoting.core.errors import Rejected, RemotingError, RequestTimeout
 from triomq.remoting.protocol.bodies.offsets import (
     ConsumerStatus,
     QueueOffset,
@@ -41,7 +41,7 @@ from triomq.remoting.protocol.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATU
 from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import encoded, in_turns
+from triomq.remoting.server.turns import encoded, in_turns
 
 UNANSWERED_MAX = 16
 """Requests that wait for one client at a time: a silent client cannot occupy the whole pool."""

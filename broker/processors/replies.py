@@ -20,10 +20,10 @@ from triomq.broker.processors.send.drafts import REPLACED
 from triomq.broker.processors.send.pipeline import NOT_PLAIN_FLAGS, SendPipeline
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.pushed_replies import PushedReplies
-from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
-from triomq.remoting.errors import ConnectionLost, Rejected
-from triomq.remoting.log_limit import LogLimit
+from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.errors import IllegalMessage, StoreUnavailable
+from triomq.remoting.core.errors import ConnectionLost, Rejected
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request

@@ -16,15 +16,15 @@ import logging
 import attrs
 
 from triomq.broker.processors.relays import Relays
-from triomq.broker.services.group_moves import GroupMoves
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.pop.group_moves import GroupMoves
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -33,7 +33,7 @@ from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.offset import CloneGroupOffsetHeader, ResetOffsetHeader
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import encoded, in_turns
+from triomq.remoting.server.turns import encoded, in_turns
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.statistics import PUT_TIME_BOUNDS_MS, Statistics, summary
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.offsets import BrokerStats
 from triomq.remoting.protocol.codes import (

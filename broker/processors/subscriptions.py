@@ -15,7 +15,7 @@ from triomq.broker.processors.topics import TOPICS_AT_ONCE
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import (
     GroupForbidden,
@@ -33,7 +33,7 @@ from triomq.remoting.protocol.headers.topic import (
     GroupHeader,
 )
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import Turns, encoded, in_turns
+from triomq.remoting.server.turns import Turns, encoded, in_turns
 
 
 @attrs.define(eq=False)

@@ -24,7 +24,7 @@ from triomq.broker.services.registration import Registrar
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import GroupNames
 from triomq.remoting.protocol.bodies.offsets import TopicOffset, TopicStats
@@ -44,7 +44,7 @@ from triomq.remoting.protocol.headers.topic import (
 )
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import Turns, encoded, in_turns
+from triomq.remoting.server.turns import Turns, encoded, in_turns
 
 # The remark of Java's successful response; some tools print it.
 UNSET_REMARK = "not set any response code"

@@ -17,9 +17,9 @@ from triomq.broker.processors.send.stored_answers import count_stored
 from triomq.broker.services.transactions import halves
 from triomq.broker.services.transactions.open_halves import OpenHalves
 from triomq.broker.services.transactions.transactions import End, Transactions
-from triomq.broker.store.errors import FlushFailed, IllegalMessage, StoreUnavailable
+from triomq.broker.store.core.errors import FlushFailed, IllegalMessage, StoreUnavailable
 from triomq.broker.store.log.durability import DurabilityResult
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.transaction import (
     COMMIT,

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 import attrs
 
-from triomq.remoting.settings import Kind
+from triomq.remoting.core.settings import Kind
 
 Network = IPv4Network | IPv6Network
 

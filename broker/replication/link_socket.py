@@ -17,8 +17,8 @@ import attrs
 import trio
 
 from triomq.broker.store.io.reads import Buffer
-from triomq.remoting.busy_poll import BusyPoll, busy_poll
-from triomq.remoting.socket_options import set_stream_options
+from triomq.remoting.core.busy_poll import BusyPoll, busy_poll
+from triomq.remoting.core.socket_options import set_stream_options
 
 RECEIVE_BYTES = 256 * 1024
 PIECES_MAX = 512

@@ -29,14 +29,14 @@ from triomq.broker.replication.transfer import (
     hello_frame,
     tables_changed_frame,
 )
-from triomq.broker.store.errors import CopyRefused, StoreIoError
+from triomq.broker.store.core.errors import CopyRefused, StoreIoError
+from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.io.reads import Buffer
 from triomq.broker.store.store import MessageStore
-from triomq.broker.store.watermark import Watermark
-from triomq.remoting import open_files
-from triomq.remoting.address import format_address
-from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.open_files import ConnectionBudget, Places
+from triomq.remoting.core import open_files
+from triomq.remoting.core.address import format_address
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.open_files import ConnectionBudget, Places
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.listen import open_listener
 

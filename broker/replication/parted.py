@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.remoting.atomic_file import DamagedFile, SystemFiles, read_file, replace_file
+from triomq.remoting.core.atomic_file import DamagedFile, SystemFiles, read_file, replace_file
 
 logger = logging.getLogger(__name__)
 

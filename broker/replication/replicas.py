@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from triomq.remoting.settings import LONG_MAX, flag, number
+from triomq.remoting.core.settings import LONG_MAX, flag, number
 
 SYNC_MASTER_REPLICAS = 2
 

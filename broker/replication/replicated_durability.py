@@ -16,7 +16,7 @@ import trio
 
 from triomq.broker.replication.master import ReplicationMaster
 from triomq.broker.replication.replicas import AckPlan
-from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.log.durability import DurabilityResult, OnDurable
 from triomq.broker.store.store import MessageStore
 

@@ -29,14 +29,14 @@ from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.rates import RateMeter
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.broker.replication.transfer import NAME_MAX, Event, LogData, MasterHello, TablesChanged
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.errors import CopyRefused, StoreIoError, StoreUnavailable
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.errors import CopyRefused, StoreIoError, StoreUnavailable
+from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.follow.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore
-from triomq.broker.store.watermark import Watermark
-from triomq.remoting.address import parse_address
 from triomq.remoting.client.dial import dial
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.log_limit import LogLimit
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from triomq.broker.services.registration import Registrar
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.cluster import BrokerMembersBody
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request

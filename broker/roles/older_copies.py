@@ -11,7 +11,7 @@ from triomq.broker.replication.slave import MasterAddress
 from triomq.broker.services.registration import Caller
 from triomq.broker.store.compaction.compacted_queue import CompactedQueue
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request

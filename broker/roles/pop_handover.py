@@ -16,7 +16,7 @@ from triomq.broker.services.pop.pops import Pops, position_point
 from triomq.broker.services.pop.revive_records import revive_topic
 from triomq.broker.services.registration import Caller
 from triomq.broker.services.remote_sender import INNER_PRODUCER, STORED
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.check_point import CHECK_POINT_TAG, LEAD_MS, Key
 from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody, offset_bits
 from triomq.remoting.protocol.codes import RequestCode

@@ -16,7 +16,7 @@ from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
 from triomq.broker.roles.slave_reads import SlaveReads
 from triomq.broker.store.log.durability import Durability
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.open_files import Places
+from triomq.remoting.core.open_files import Places
 from triomq.remoting.server.listen import warn_if_open
 
 DRAIN_SECONDS = 1.0

@@ -11,11 +11,11 @@ from __future__ import annotations
 import trio
 
 from triomq.broker.config import BrokerConfig
-from triomq.remoting.address import format_address
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import RemotingError, RequestTimeout
-from triomq.remoting.properties_file import parse_properties
+from triomq.remoting.core.address import format_address
+from triomq.remoting.core.errors import RemotingError, RequestTimeout
+from triomq.remoting.core.properties_file import parse_properties
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request

@@ -25,12 +25,12 @@ from triomq.broker.services.registration import Caller
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.services.topics import Topics
-from triomq.broker.store.errors import StoreError
+from triomq.broker.store.core.errors import StoreError
+from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.store import MessageStore
-from triomq.broker.store.watermark import Watermark
 from triomq.remoting.access.changes import copied_table
-from triomq.remoting.errors import RemoteProtocolError, RemotingError
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import RemoteProtocolError, RemotingError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable

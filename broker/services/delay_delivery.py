@@ -20,10 +20,10 @@ from triomq.broker.services.remote_sender import (
     send_to_the_end,
 )
 from triomq.broker.services.statistics import Statistics
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
-from triomq.broker.store.queue_messages import QueueMessages
-from triomq.remoting.log_limit import LogLimit
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
+from triomq.broker.store.reading.queue_messages import QueueMessages
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.message_properties import REAL_QUEUE_ID, REAL_TOPIC
 from triomq.remoting.protocol.names import SCHEDULE_TOPIC
 from triomq.remoting.protocol.record import StoredMessage

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.errors import StoreError
+from triomq.broker.store.core.errors import StoreError
 from triomq.broker.store.io.disk import Disk
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import attrs
 
 from triomq.broker.services.filters import Wanted
-from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.store.core.results import GetResult, GetStatus
 from triomq.remoting.protocol.record_reader import read_record
 
 SCANNED_MAX = 800

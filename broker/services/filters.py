@@ -21,7 +21,7 @@ from triomq.broker.filters.bloom import BITS, bloom_positions
 from triomq.broker.filters.sql92 import compile_filter
 from triomq.broker.filters.tokens import FilterInvalid
 from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.heartbeat import TAG, SubscriptionData
 from triomq.remoting.protocol.fastjson import loads
 

@@ -17,10 +17,10 @@ import trio
 
 from triomq.broker.services.subscription_check import Wants, mismatch_text, wants_of
 from triomq.broker.services.table_limits import broker_limits
-from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.names import TOOLS_GROUP
-from triomq.remoting.turns import ROWS_AT_ONCE, in_turns
+from triomq.remoting.server.turns import ROWS_AT_ONCE, in_turns
 
 EXPIRY_SECONDS = 120.0
 PULL_EXPIRY_SECONDS = 600.0

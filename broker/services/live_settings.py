@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.remoting.settings import LONG_MAX, flag, number
+from triomq.remoting.core.settings import LONG_MAX, flag, number
 
 
 @attrs.define(kw_only=True)

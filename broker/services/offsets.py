@@ -15,7 +15,6 @@ import attrs
 from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
 from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
-from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.offsets import (
     ConsumerOffsetTable,
@@ -24,6 +23,7 @@ from triomq.remoting.protocol.bodies.offsets import (
 )
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.topics import DataVersion
+from triomq.remoting.protocol.limits import Limits
 
 # A plain commit is far too frequent to count as a new version of the table: slaves would copy it
 # each time.

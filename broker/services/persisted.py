@@ -16,8 +16,8 @@ import msgspec
 import trio
 
 from triomq.broker.store.io.disk import Disk
-from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
-from triomq.remoting.open_files import explained
+from triomq.remoting.core.atomic_file import DamagedFile, read_file, replace_file
+from triomq.remoting.core.open_files import explained
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

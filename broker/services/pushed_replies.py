@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 import attrs
 import trio
 
-from triomq.remoting.errors import Rejected
-from triomq.remoting.limits import Limits
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.limits import Limits
 
 PUSH_SECONDS = 10.0
 C = TypeVar("C", bound=Hashable)

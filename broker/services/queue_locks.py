@@ -12,9 +12,9 @@ import attrs
 import trio
 
 from triomq.broker.services.table_limits import broker_limits
-from triomq.remoting.limits import Limits
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.turns import ROWS_AT_ONCE, Turns, in_turns
+from triomq.remoting.protocol.limits import Limits
+from triomq.remoting.server.turns import ROWS_AT_ONCE, Turns, in_turns
 
 LIFE_SECONDS = 60.0
 SWEEP_SECONDS = 30.0

@@ -21,7 +21,7 @@ import trio
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.name_servers import NameServer, NameServerTable
 from triomq.broker.services.topics import Topics
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError, RemotingError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError, RemotingError
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, encode_deflated
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable

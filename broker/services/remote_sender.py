@@ -17,7 +17,7 @@ import trio
 
 from triomq.broker.services.registration import Caller
 from triomq.broker.services.routes import Routes
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_WRITE, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request

@@ -9,7 +9,7 @@ import trio
 
 from triomq.broker.services.registration import Caller
 from triomq.remoting.client.name_servers import NameServers
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request

@@ -18,7 +18,7 @@ import trio
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
-from triomq.broker.store.errors import StoreIoError
+from triomq.broker.store.core.errors import StoreIoError
 from triomq.broker.store.store import MessageStore
 
 logger = logging.getLogger(__name__)

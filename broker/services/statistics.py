@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from triomq.broker.services.put_types import DELIVERED, PutTypes, note_size
-from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.core.draft import Appended, Draft
 from triomq.remoting.protocol.bodies.offsets import StatsItem
 
 RATE_WINDOWS_SECONDS = (10, 60, 600)

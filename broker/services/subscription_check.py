@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from triomq.remoting.protocol.bodies.heartbeat import TAG, SubscriptionData
-from triomq.remoting.protocol.tag_expressions import ALL_TAGS
+from triomq.remoting.protocol.consuming.tag_expressions import ALL_TAGS
 
 Wants = frozenset[tuple[str, str]]
 """(topic, expression) of everything that a member subscribes."""

@@ -18,10 +18,10 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
 from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
-from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.schema import write_plain
+from triomq.remoting.protocol.limits import Limits
 
 READ_FORBIDDEN = 1 << 2
 """Bit 2 of a forbidden entry. Source: common/constant/PermName.java#INDEX_PERM_READ."""

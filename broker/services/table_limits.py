@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from triomq.remoting.limits import Limits
-from triomq.remoting.settings import INTEGER, setting
+from triomq.remoting.core.settings import INTEGER, setting
+from triomq.remoting.protocol.limits import Limits
 
 
 def _limit(name: str, default: int, meaning: str) -> Any:

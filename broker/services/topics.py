@@ -18,11 +18,11 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
 from triomq.broker.services.table_limits import broker_limits
 from triomq.broker.services.versions import Version
-from triomq.remoting.limits import Limits
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.route import QUEUES_MAX
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
+from triomq.remoting.protocol.limits import Limits
 
 logger = logging.getLogger(__name__)
 

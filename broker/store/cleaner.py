@@ -20,23 +20,13 @@ from pathlib import Path
 import attrs
 import trio
 
-from triomq.broker.store.clock_guard import HOLD_SECONDS, ClockGuard
 from triomq.broker.store.compaction.compacted_queues import CompactedQueues
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.disk_space import Usage
-from triomq.broker.store.errors import DiskReserve, StoreIoError
-from triomq.broker.store.health import Health
-from triomq.broker.store.index_syncer import IndexSyncer
-from triomq.broker.store.indexer import Indexer
-from triomq.broker.store.io.disk import Disk
-from triomq.broker.store.io.reads import ColdFetch, Reads
-from triomq.broker.store.io.segment import Segment
-from triomq.broker.store.keys.index import KeyIndex
-from triomq.broker.store.log.commit_log import CommitLog
-from triomq.broker.store.queues.consume_queue import ConsumeQueue
-from triomq.broker.store.queues.table import QueueTable
-from triomq.broker.store.reader import Reader
-from triomq.broker.store.retention import (
+from triomq.broker.store.core.clock_guard import HOLD_SECONDS, ClockGuard
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.disk_space import Usage
+from triomq.broker.store.core.errors import DiskReserve, StoreIoError
+from triomq.broker.store.core.health import Health
+from triomq.broker.store.core.retention import (
     HOUR_MS,
     Decision,
     OldSegment,
@@ -44,8 +34,18 @@ from triomq.broker.store.retention import (
     decide,
     without_future,
 )
-from triomq.broker.store.stored_times import AHEAD_MS_MAX
-from triomq.broker.store.watermark import Watermark
+from triomq.broker.store.core.stored_times import AHEAD_MS_MAX
+from triomq.broker.store.core.watermark import Watermark
+from triomq.broker.store.indexing.index_syncer import IndexSyncer
+from triomq.broker.store.indexing.indexer import Indexer
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.io.reads import ColdFetch, Reads
+from triomq.broker.store.io.segment import Segment
+from triomq.broker.store.keys.index import KeyIndex
+from triomq.broker.store.log.commit_log import CommitLog
+from triomq.broker.store.queues.consume_queue import ConsumeQueue
+from triomq.broker.store.queues.table import QueueTable
+from triomq.broker.store.reading.reader import Reader
 
 logger = logging.getLogger(__name__)
 

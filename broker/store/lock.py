@@ -16,7 +16,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.errors import StoreLocked, start_error
+from triomq.broker.store.core.errors import StoreLocked, start_error
 
 CONTENT = b"lock"
 BUSY = (errno.EACCES, errno.EAGAIN)

@@ -17,15 +17,15 @@ from functools import partial
 import attrs
 import trio
 
-from triomq.broker.store.checkpoint import CheckpointFile
 from triomq.broker.store.cleaner import Cleaner
 from triomq.broker.store.compaction.compacted_queues import CompactedQueues
 from triomq.broker.store.compaction.compactor import Compactor
-from triomq.broker.store.config import FlushMode, StoreConfig
-from triomq.broker.store.errors import DiskFull, FullAtStart, NoFilesLeft, start_error
-from triomq.broker.store.health import Health
-from triomq.broker.store.index_syncer import IndexSyncer
-from triomq.broker.store.indexer import Indexer
+from triomq.broker.store.core.config import FlushMode, StoreConfig
+from triomq.broker.store.core.errors import DiskFull, FullAtStart, NoFilesLeft, start_error
+from triomq.broker.store.core.health import Health
+from triomq.broker.store.indexing.index_syncer import IndexSyncer
+from triomq.broker.store.indexing.indexer import Indexer
+from triomq.broker.store.io.checkpoint import CheckpointFile
 from triomq.broker.store.io.disk import Disk, DiskFeatures
 from triomq.broker.store.io.residency import has_mincore
 from triomq.broker.store.io.segments import Segments
@@ -34,9 +34,9 @@ from triomq.broker.store.lock import StoreLock
 from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.log.flusher import Flusher, sync_files
 from triomq.broker.store.log.scan import LogScan
-from triomq.broker.store.queue_messages import DamagedRecords
 from triomq.broker.store.queues.table import QueueTable
-from triomq.broker.store.reader import Reader
+from triomq.broker.store.reading.queue_messages import DamagedRecords
+from triomq.broker.store.reading.reader import Reader
 from triomq.broker.store.recovery import Recovery
 from triomq.broker.store.store import MessageStore
 

@@ -25,10 +25,10 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.broker.store.checkpoint import Checkpoint
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.errors import StoreDamaged
+from triomq.broker.store.io.checkpoint import Checkpoint
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.log_blocks import LogBlocks
 from triomq.broker.store.keys.index import KeyIndex

@@ -13,33 +13,33 @@ import trio
 from triomq.broker.store.cleaner import Cleaner
 from triomq.broker.store.compaction.compacted_queues import CompactedQueues
 from triomq.broker.store.compaction.compactor import Compactor
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Appended, Draft, check_draft
-from triomq.broker.store.errors import CopyRefused
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Appended, Draft, check_draft
+from triomq.broker.store.core.errors import CopyRefused
+from triomq.broker.store.core.health import Health
+from triomq.broker.store.core.numbering import dispatch_names
+from triomq.broker.store.core.results import GetResult, GetStatus, QueryResult
+from triomq.broker.store.core.stall import Stall
+from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.follow.deferred_indexing import DeferredIndexing
 from triomq.broker.store.follow.log_copy import LogCopy
-from triomq.broker.store.health import Health
-from triomq.broker.store.index_syncer import IndexSyncer
-from triomq.broker.store.indexer import Indexer
+from triomq.broker.store.indexing.index_syncer import IndexSyncer
+from triomq.broker.store.indexing.indexer import Indexer
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.reads import Buffer, Cold, ColdFetch, Reads
 from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.log.flusher import Flusher
-from triomq.broker.store.numbering import dispatch_names
-from triomq.broker.store.queue_messages import (
+from triomq.broker.store.queues.table import QueueTable
+from triomq.broker.store.reading.queue_messages import (
     DamagedRecord,
     DamagedRecords,
     QueueMessages,
     read_places,
     read_queue,
 )
-from triomq.broker.store.queues.table import QueueTable
-from triomq.broker.store.reader import Reader
+from triomq.broker.store.reading.reader import Reader
 from triomq.broker.store.recovery import Recovered
-from triomq.broker.store.results import GetResult, GetStatus, QueryResult
-from triomq.broker.store.stall import Stall
-from triomq.broker.store.watermark import Watermark
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import read_record
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.contexts import Context
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
 from triomq.remoting.client.access import read_credentials
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.signing import Credentials
-from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
 
 

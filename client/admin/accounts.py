@@ -9,10 +9,10 @@ import attrs
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, Values, filled
-from triomq.client.admin.command import Result, answered
 from triomq.client.admin.errors import SubjectMissing, UserExists
-from triomq.client.errors import PermissionDenied, SettingsError, from_remoting
-from triomq.remoting.errors import RemotingError
+from triomq.client.core.errors import PermissionDenied, SettingsError, from_remoting
+from triomq.client.mqadmin.core.command import Result, answered
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.schema import decode_array
 from triomq.remoting.protocol.codes import RequestCode

@@ -31,15 +31,15 @@ from triomq.client.admin.missing import BrokerLeft, MissingBroker
 from triomq.client.admin.missing_search import MissingSearch
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.admin.traces import MessageHistory, message_history
-from triomq.client.errors import (
+from triomq.client.core.errors import (
     BrokerFailed,
     GroupNotFound,
     NotRunning,
     RouteNotFound,
     TopicNotFound,
 )
-from triomq.client.lifetime import OnlyAsync
-from triomq.client.servers import checked_access, listed_name_servers, namesrv_addresses
+from triomq.client.core.lifetime import OnlyAsync
+from triomq.client.core.servers import checked_access, listed_name_servers, namesrv_addresses
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.discovery import FETCH_SECONDS, is_address_server

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import attrs
 
 from triomq.client.admin.errors import NoBrokerAnswered
-from triomq.client.errors import BrokerError, TrioMQError, from_remoting
-from triomq.remoting.errors import RemotingError
+from triomq.client.core.errors import BrokerError, TrioMQError, from_remoting
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.short_repr import short_names
 
 if TYPE_CHECKING:

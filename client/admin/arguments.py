@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
 
 
 class UsageError(TrioMQError, ValueError):

@@ -17,8 +17,8 @@ from trio import lowlevel
 from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.documents import group_document, topic_document
 from triomq.client.admin.topics import altered
-from triomq.client.errors import BrokerError, GroupNotFound, RequestNotSupported, TopicNotFound
-from triomq.remoting.properties_file import parse_properties
+from triomq.client.core.errors import BrokerError, GroupNotFound, RequestNotSupported, TopicNotFound
+from triomq.remoting.core.properties_file import parse_properties
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats, TopicStats

@@ -34,8 +34,8 @@ from triomq.client.admin.cluster_view import (
 )
 from triomq.client.admin.missing import MissingBroker
 from triomq.client.admin.missing_search import KNOWN_SECONDS
-from triomq.client.errors import BrokerError, TrioMQError
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.errors import BrokerError, TrioMQError
+from triomq.client.core.failure_log import FailureLog
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.bodies.topics import TopicTable

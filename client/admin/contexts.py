@@ -25,7 +25,7 @@ import attrs
 
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.errors import ContextNotFound
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
 
 CONTEXT_VARIABLE = "TRIOMQ_CONTEXT"
 SERVER_VARIABLES = ("NAMESRV_ADDR", "ROCKETMQ_NAMESRV_DOMAIN")

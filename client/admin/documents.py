@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from triomq.remoting.message_document import message_document
+from triomq.remoting.protocol.message_document import message_document
 
 if TYPE_CHECKING:
     from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig

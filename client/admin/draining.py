@@ -19,8 +19,12 @@ import attrs
 
 from triomq.client.admin.answers import Answers, read_body, read_header
 from triomq.client.admin.times import now_ms
-from triomq.client.errors import BrokerError, ProtocolBroken
-from triomq.remoting.properties_file import PropertiesError, format_properties, parse_properties
+from triomq.client.core.errors import BrokerError, ProtocolBroken
+from triomq.remoting.core.properties_file import (
+    PropertiesError,
+    format_properties,
+    parse_properties,
+)
 from triomq.remoting.protocol.bodies.groups import ProducerTable
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.bodies.route import PERM_WRITE

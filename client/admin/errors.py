@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
 
 
 class ClusterNotFound(TrioMQError):

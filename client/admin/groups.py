@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers
-from triomq.client.errors import GroupNotFound, GroupOffline, RequestNotSupported
+from triomq.client.core.errors import GroupNotFound, GroupOffline, RequestNotSupported
 from triomq.remoting.protocol.bodies.groups import (
     ConsumerConnection,
     SubscriptionGroupConfig,

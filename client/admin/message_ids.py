@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from triomq.remoting.address import format_address
+from triomq.remoting.core.address import format_address
 from triomq.remoting.protocol.ids import decode_offset_message_id
 
 UNIQUE_COUNT_MAX = 32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.record import StoredMessage
 

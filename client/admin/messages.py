@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_header
-from triomq.client.errors import from_remoting
-from triomq.remoting.errors import RemotingError
+from triomq.client.core.errors import from_remoting
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command

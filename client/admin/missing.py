@@ -11,7 +11,7 @@ from typing import TypeVar
 import attrs
 
 from triomq.client.admin.answers import Answers
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
 
 T = TypeVar("T")
 UNREGISTERED = "unregistered"

@@ -18,9 +18,9 @@ from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.errors import BrokerMissing
 from triomq.client.admin.missing import DISPLACED, MissingBroker, with_missing
 from triomq.client.admin.requests import AdminRequests
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
 from triomq.remoting.client.name_servers import FIRST_SECONDS
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.cluster import (
     MISSING_BROKERS_NAMESPACE,
     ClusterTable,

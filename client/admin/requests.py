@@ -3,7 +3,7 @@
 A request is never repeated at the same server, but for a name server that was silent at its first
 turn; a refused connection is an error at once: a server that is down must not delay the answers of
 the others. Transport errors and refusals are
-raised as the SDK's errors (``triomq.client.errors``), so callers handle one tree.
+raised as the SDK's errors (``triomq.client.core.errors``), so callers handle one tree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import trio
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.unsent import UnsentRequest, changes_server, success
-from triomq.client.errors import (
+from triomq.client.core.errors import (
     BrokerError,
     NoNameServer,
     RequestNotSupported,
@@ -29,7 +29,7 @@ from triomq.client.errors import (
 )
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.name_servers import NameServers
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from triomq.client.admin.answers import Answers
-from triomq.client.errors import RequestNotSupported, TopicNotFound, TrioMQError
+from triomq.client.core.errors import RequestNotSupported, TopicNotFound, TrioMQError
 from triomq.remoting.protocol.bodies.route import PERM_READ, PERM_WRITE, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode

@@ -8,7 +8,7 @@ import attrs
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.errors import TraceTopicMissing
-from triomq.client.errors import RouteNotFound
+from triomq.client.core.errors import RouteNotFound
 from triomq.client.trace.trace_events import TraceEvent, read_events
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.short_repr import short_count

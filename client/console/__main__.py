@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from triomq.client.console.command_line import console_parser
+from triomq.client.console.core.command_line import console_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed = console_parser().parse_args(arguments)
         if parsed.command == "user":
             # Not for --help and --version: start-up time.
-            from triomq.client.console.user_commands import run_user_command
+            from triomq.client.console.core.user_commands import run_user_command
 
             return run_user_command(parsed)
         # Likewise, and the packages of the extra may be missing.

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from triomq.client.console.guard import HEADERS, guarded
+from triomq.client.console.core.guard import HEADERS, guarded
+from triomq.client.console.core.visit import Console
 from triomq.client.console.pages import PAGES
-from triomq.client.console.visit import Console
 
 KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 FILES = Path(__file__).with_name("static")

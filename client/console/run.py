@@ -26,14 +26,14 @@ from hypercorn.typing import Framework
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_poller import ClusterPoller
 from triomq.client.console.app import make_app
-from triomq.client.console.audit import AuditLog
-from triomq.client.console.console_settings import ConsoleSettings
-from triomq.client.console.logins import ClusterLogin, FileLogin, PasswordCheck
-from triomq.client.console.rendering import make_templates
-from triomq.client.console.visit import Console
+from triomq.client.console.core.audit import AuditLog
+from triomq.client.console.core.console_settings import ConsoleSettings
+from triomq.client.console.core.logins import ClusterLogin, FileLogin, PasswordCheck
+from triomq.client.console.core.rendering import make_templates
+from triomq.client.console.core.visit import Console
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.server.listen import open_listener
-from triomq.remoting.settings import ConfigError
 
 logger = logging.getLogger(__name__)
 

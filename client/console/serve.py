@@ -6,12 +6,12 @@ import argparse
 import importlib.util
 from functools import partial
 
-from triomq.client.console.audit import AuditLog
-from triomq.client.console.command_line import PROGRAM
-from triomq.client.console.console_settings import read_settings_of
-from triomq.client.errors import NoNameServer, SettingsError
-from triomq.remoting.process import ExitCode, report_fatal, run_service, set_up_logging
-from triomq.remoting.settings import ConfigError
+from triomq.client.console.core.audit import AuditLog
+from triomq.client.console.core.command_line import PROGRAM
+from triomq.client.console.core.console_settings import read_settings_of
+from triomq.client.core.errors import NoNameServer, SettingsError
+from triomq.remoting.core.process import ExitCode, report_fatal, run_service, set_up_logging
+from triomq.remoting.core.settings import ConfigError
 
 PACKAGES = ("starlette", "hypercorn", "jinja2")
 

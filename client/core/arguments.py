@@ -15,7 +15,7 @@ from math import inf, isnan, nan
 from numbers import Real
 from typing import Any, TypeVar
 
-from triomq.client.errors import HandlerInvalid, MessageInvalid, SettingsError
+from triomq.client.core.errors import HandlerInvalid, MessageInvalid, SettingsError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 S = TypeVar("S")

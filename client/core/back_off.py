@@ -14,8 +14,14 @@ from typing import TypeVar
 
 import trio
 
-from triomq.client.errors import Attempt, TrioMQError
-from triomq.client.retry import CONNECT_BACKOFF, BusyBackoff, is_busy, is_unconnected, may_ask_again
+from triomq.client.core.errors import Attempt, TrioMQError
+from triomq.client.core.retry import (
+    CONNECT_BACKOFF,
+    BusyBackoff,
+    is_busy,
+    is_unconnected,
+    may_ask_again,
+)
 
 T = TypeVar("T")
 

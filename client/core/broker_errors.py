@@ -1,6 +1,6 @@
 """Refusals of servers: one error class for each response code, with the way out.
 
-``client/errors.py`` has the other errors of the SDK, and exports all names of this module.
+``client/core/errors.py`` has the other errors of the SDK, and exports all names of this module.
 
 Source of the code numbers: remoting/…/protocol/ResponseCode.java.
 """

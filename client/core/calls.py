@@ -6,9 +6,9 @@ from typing import TypeVar
 
 import attrs
 
-from triomq.client.errors import ProtocolBroken, broker_error, from_remoting, request_name
+from triomq.client.core.errors import ProtocolBroken, broker_error, from_remoting, request_name
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import ProtocolError, RemotingError
+from triomq.remoting.core.errors import ProtocolError, RemotingError
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, Outgoing
 

@@ -8,8 +8,8 @@ import time
 
 import trio
 
-from triomq.client.config import ClientSettings
-from triomq.remoting.address import parse_address
+from triomq.client.core.config import ClientSettings
+from triomq.remoting.core.address import parse_address
 
 _object_numbers = itertools.count(1)
 

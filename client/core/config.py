@@ -13,13 +13,13 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import attrs
 
-from triomq.client.errors import SettingsError
-from triomq.client.message_hooks import CheckForbidden, ConsumeHook, SendHook
-from triomq.client.retry import RETRY_CODES, BusyBackoff
-from triomq.client.servers import namesrv_addresses as namesrv_addresses
-from triomq.client.setting_types import typed
+from triomq.client.core.errors import SettingsError
+from triomq.client.core.message_hooks import CheckForbidden, ConsumeHook, SendHook
+from triomq.client.core.retry import RETRY_CODES, BusyBackoff
+from triomq.client.core.servers import namesrv_addresses as namesrv_addresses
+from triomq.client.core.setting_types import typed
 from triomq.remoting.client.rpc_hooks import RpcHook
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.compression import Compression
 from triomq.remoting.protocol.names import DEFAULT_TOPIC, TRACE_TOPIC, topic_complaint

@@ -33,9 +33,9 @@ from functools import partial
 
 import attrs
 
-from triomq.client.broker_errors import *  # noqa: F403 - this module has all errors
-from triomq.client.broker_errors import TrioMQError
-from triomq.remoting import errors as remoting_errors
+from triomq.client.core.broker_errors import *  # noqa: F403 - this module has all errors
+from triomq.client.core.broker_errors import TrioMQError
+from triomq.remoting.core import errors as remoting_errors
 from triomq.remoting.protocol.codes import RequestCode
 
 

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from triomq.client.calls import Calls
-from triomq.client.config import ClientSettings
-from triomq.client.errors import TrioMQError
-from triomq.client.failure_log import FailureLog
-from triomq.client.routes import KnownRoutes
+from triomq.client.core.calls import Calls
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.errors import TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.routes import KnownRoutes
 from triomq.remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request

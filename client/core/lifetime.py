@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 import trio
 
-from triomq.client.background import open_background
-from triomq.client.broker_errors import shorten
-from triomq.client.errors import NotRunning, TrioMQError
+from triomq.client.core.background import open_background
+from triomq.client.core.broker_errors import shorten
+from triomq.client.core.errors import NotRunning, TrioMQError
 
 
 class OnlyAsync:

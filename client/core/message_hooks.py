@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import attrs
 
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message_properties import parse_properties
 from triomq.remoting.protocol.short_repr import short_bytes, short_count

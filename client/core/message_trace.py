@@ -17,8 +17,8 @@ from typing import Any
 
 import attrs
 
-from triomq.client.message_hooks import ConsumeContext, SendContext
-from triomq.client.trace.trace_records import (
+from triomq.client.core.message_hooks import ConsumeContext, SendContext
+from triomq.client.core.trace_records import (
     ConsumeOutcome,
     EndTransactionRecord,
     PubRecord,
@@ -28,7 +28,7 @@ from triomq.client.trace.trace_records import (
     TracedKind,
     TraceRecord,
 )
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.message_properties import (
     DELAY,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from triomq.client.errors import SettingsError, TopicInvalid
+from triomq.client.core.errors import SettingsError, TopicInvalid
 from triomq.remoting.protocol.names import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from triomq.remoting.client.connector import PeerHandler
-from triomq.remoting.errors import ProtocolError
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.heartbeat import (
     ConsumerData,
     HeartbeatData,

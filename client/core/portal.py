@@ -20,10 +20,10 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import attrs
 import trio
 
-from triomq.client.arguments import check_timeout
-from triomq.client.background import open_background, sole_error
-from triomq.client.broker_errors import shorten
-from triomq.client.errors import CallTimeout, ForkDetected, NotRunning
+from triomq.client.core.arguments import check_timeout
+from triomq.client.core.background import open_background, sole_error
+from triomq.client.core.broker_errors import shorten
+from triomq.client.core.errors import CallTimeout, ForkDetected, NotRunning
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from math import inf
 
 import attrs
 
-from triomq.client.errors import (
+from triomq.client.core.errors import (
     Attempt,
     BrokerError,
     BrokerStopping,

@@ -16,11 +16,11 @@ from typing import TypeVar
 import attrs
 import trio
 
-from triomq.client.back_off import until_reached
-from triomq.client.broker_errors import shorten
-from triomq.client.calls import Calls
-from triomq.client.config import ClientSettings
-from triomq.client.errors import (
+from triomq.client.core.back_off import until_reached
+from triomq.client.core.broker_errors import shorten
+from triomq.client.core.calls import Calls
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.errors import (
     ConnectionFailed,
     ConnectionLost,
     NoBrokerRegistered,
@@ -29,10 +29,10 @@ from triomq.client.errors import (
     TopicNotFound,
     TrioMQError,
 )
-from triomq.client.failure_log import FailureLog
-from triomq.client.routes import KnownRoutes, TopicQueues, as_template
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.routes import KnownRoutes, TopicQueues, as_template
 from triomq.remoting.client.name_servers import NameServers
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from triomq.client.errors import NoNameServer, SettingsError
-from triomq.remoting.address import parse_address_list
+from triomq.client.core.errors import NoNameServer, SettingsError
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.discovery import (
     DEFAULT_SUBGROUP,
@@ -20,10 +19,11 @@ from triomq.remoting.client.discovery import (
     is_address_server,
 )
 from triomq.remoting.client.proxies import SocksProxies
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.address import parse_address_list
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.signing import Credentials
-from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"

@@ -20,22 +20,22 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from triomq.client.background import open_background
-from triomq.client.calls import Calls
-from triomq.client.client_id import make_client_id
-from triomq.client.config import ClientSettings
-from triomq.client.errors import RouteNotFound
-from triomq.client.failure_log import FailureLog
-from triomq.client.heartbeats import Heartbeats, JoinedGroups
-from triomq.client.namespace import Namespace
-from triomq.client.route_finder import RouteFinder
-from triomq.client.routes import KnownRoutes
-from triomq.client.servers import checked_access, listed_name_servers
+from triomq.client.core.background import open_background
+from triomq.client.core.calls import Calls
+from triomq.client.core.client_id import make_client_id
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.errors import RouteNotFound
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.heartbeats import Heartbeats, JoinedGroups
+from triomq.client.core.namespace import Namespace
+from triomq.client.core.route_finder import RouteFinder
+from triomq.client.core.routes import KnownRoutes
+from triomq.client.core.servers import checked_access, listed_name_servers
 from triomq.remoting.client.connector import Connector, PeerHandler
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.discovery import fetch_addresses, is_address_server
 from triomq.remoting.client.name_servers import NameServers
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command

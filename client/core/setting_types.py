@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import attrs
 
-from triomq.client.arguments import shown
-from triomq.client.errors import SettingsError
+from triomq.client.core.arguments import shown
+from triomq.client.core.errors import SettingsError
 
 _Check = Callable[[Any, "attrs.Attribute[Any]", Any], object]
 _NAMES = {

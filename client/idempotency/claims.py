@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import attrs
 
-from triomq.client.consumer.message_view import MessageView
+from triomq.client.receiving.message_view import MessageView
 from triomq.remoting.protocol.message_properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
 
 C_co = TypeVar("C_co", covariant=True)

@@ -9,9 +9,8 @@ from typing import Any
 
 import attrs
 
-from triomq.client.arguments import check_callable, check_seconds, shown
-from triomq.client.consumer.message_view import MessageView
-from triomq.client.errors import (
+from triomq.client.core.arguments import check_callable, check_seconds, shown
+from triomq.client.core.errors import (
     ClaimBusy,
     ClaimLost,
     HandlerInvalid,
@@ -19,6 +18,7 @@ from triomq.client.errors import (
     SettingsError,
 )
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, message_key, scope_of
+from triomq.client.receiving.message_view import MessageView
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 import attrs
 import trio
 
-from triomq.client.arguments import awaiting, require_nothing
-from triomq.client.consumer.message_view import MessageView
-from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.core.arguments import awaiting, require_nothing
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
 from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
 from triomq.client.idempotency.sql_store import rows
+from triomq.client.receiving.message_view import MessageView
+from triomq.client.receiving.received import ReceivedMessage
 
 C = TypeVar("C")
 P = ParamSpec("P")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
 from triomq.client.idempotency.claims import ATTEMPT_SECONDS, LEASE_SECONDS, RETENTION_SECONDS
 from triomq.client.idempotency.sql_store import SqlOnceStore
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import attrs
 
-from triomq.client.errors import OnceStoreFailed, SettingsError
+from triomq.client.core.errors import OnceStoreFailed, SettingsError
 from triomq.client.idempotency.claims import (
     LEASE_SECONDS,
     RETENTION_SECONDS,

@@ -24,8 +24,8 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import attrs
 
-from triomq.client.arguments import check_seconds, shown
-from triomq.client.errors import ClaimLost, OnceStoreFailed, SettingsError
+from triomq.client.core.arguments import check_seconds, shown
+from triomq.client.core.errors import ClaimLost, OnceStoreFailed, SettingsError
 from triomq.client.idempotency.claims import Busy, Done, Held, stored_key
 
 R = TypeVar("R")

@@ -10,8 +10,8 @@ import contextlib
 import os
 import sys
 
-from triomq.client.admin.general_help import general_answer, show
-from triomq.remoting.interrupt import EXIT_INTERRUPTED, interrupted
+from triomq.client.mqadmin.general_help import general_answer, show
+from triomq.remoting.core.interrupt import EXIT_INTERRUPTED, interrupted
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def run_words(words: list[str]) -> int:
 
 def _complete(words: list[str]) -> int:
     # Not for general help: start-up time.
-    from triomq.client.admin.completion import completed
+    from triomq.client.mqadmin.completion import completed
 
     text = completed(words)
     return show(text, sys.stdout) if text else 0
@@ -50,14 +50,14 @@ def _complete(words: list[str]) -> int:
 
 def _run_command(words: list[str]) -> int:
     # Not for general help: start-up time.
-    from triomq.client.admin.command_line import complain, understand
+    from triomq.client.mqadmin.command_line import complain, understand
 
     try:
         asked = understand(words)
         if isinstance(asked, str):
             return show(asked, sys.stdout)
         # Not for help and wrong usage: start-up time.
-        from triomq.client.admin.execution import perform_alone
+        from triomq.client.mqadmin.execution import perform_alone
 
         return perform_alone(asked, sys.stdout, sys.stderr)
     except Exception as error:  # the outermost frame of a program: every failure becomes one line

@@ -12,16 +12,16 @@ from typing import TextIO
 import attrs
 
 from triomq.client.admin.arguments import Option, Values, parse
-from triomq.client.admin.command import AdminCommand
-from triomq.client.admin.command_list import NAMES, kebab
-from triomq.client.admin.commands import load
-from triomq.client.admin.exit_codes import EXIT_OK, exit_code
-from triomq.client.admin.general_help import silence
-from triomq.client.admin.grouped_names import title
-from triomq.client.admin.inapplicable import CommandInapplicable, inapplicable
-from triomq.client.admin.names import named
-from triomq.client.errors import NoNameServer, TrioMQError
-from triomq.remoting.printable import printable, printable_lines
+from triomq.client.core.errors import NoNameServer, TrioMQError
+from triomq.client.mqadmin.commands import load
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.command_list import NAMES, kebab
+from triomq.client.mqadmin.core.exit_codes import EXIT_OK, exit_code
+from triomq.client.mqadmin.core.grouped_names import title
+from triomq.client.mqadmin.core.inapplicable import CommandInapplicable, inapplicable
+from triomq.client.mqadmin.core.names import named
+from triomq.client.mqadmin.general_help import silence
+from triomq.remoting.core.printable import printable, printable_lines
 
 
 @attrs.frozen

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from triomq.client.admin.arguments import Option, UsageError, matching
-from triomq.client.admin.command import AdminCommand
-from triomq.client.admin.command_list import LIST, kebab
-from triomq.client.admin.commands import load
-from triomq.client.admin.completion_scripts import SCRIPTS
 from triomq.client.admin.contexts import contexts_path, read_contexts
-from triomq.client.admin.grouped_names import VERBS, title
-from triomq.client.admin.names import named
-from triomq.client.errors import SettingsError
-from triomq.remoting.printable import printable
+from triomq.client.core.errors import SettingsError
+from triomq.client.mqadmin.commands import load
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.command_list import LIST, kebab
+from triomq.client.mqadmin.core.completion_scripts import SCRIPTS
+from triomq.client.mqadmin.core.grouped_names import VERBS, title
+from triomq.client.mqadmin.core.names import named
+from triomq.remoting.core.printable import printable
 
 Candidate = tuple[str, str]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TextIO
 
 from triomq.client.admin.arguments import UsageError
-from triomq.client.admin.command import AdminCommand, Effect
-from triomq.client.admin.command_line import Call
 from triomq.client.admin.errors import NotConfirmed
-from triomq.client.admin.grouped_names import title
-from triomq.remoting.printable import printable
+from triomq.client.mqadmin.command_line import Call
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.grouped_names import title
+from triomq.remoting.core.printable import printable
 
 
 def must_ask(call: Call, stdin: TextIO) -> bool:

@@ -16,17 +16,17 @@ import trio
 from triomq.client.admin.access import given_access
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import UsageError
-from triomq.client.admin.command import Result, request_seconds
-from triomq.client.admin.command_line import Call, complaint
-from triomq.client.admin.confirmation import confirm, dry_run, must_ask
 from triomq.client.admin.contexts import with_context
 from triomq.client.admin.errors import CommandTimeout
-from triomq.client.admin.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
-from triomq.client.admin.output import print_result
-from triomq.client.admin.progress_lines import show_progress_on
-from triomq.client.errors import TrioMQError
-from triomq.remoting.interrupt import interrupted
-from triomq.remoting.printable import printable
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.command_line import Call, complaint
+from triomq.client.mqadmin.confirmation import confirm, dry_run, must_ask
+from triomq.client.mqadmin.core.command import Result, request_seconds
+from triomq.client.mqadmin.core.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
+from triomq.client.mqadmin.core.output import print_result
+from triomq.client.mqadmin.core.progress_lines import show_progress_on
+from triomq.remoting.core.interrupt import interrupted
+from triomq.remoting.core.printable import printable
 
 GRACE_SECONDS = 5.0
 """time beyond ``--timeout``, when all requests have ended, to print their results: with thousands
@@ -89,7 +89,7 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     namesrv = values.maybe_text("namesrvAddr")
     if command.follow is not None:
         # Only for these: start-up time.
-        from triomq.client.admin.tail.printing import line_printer
+        from triomq.client.mqadmin.core.tail_printing import line_printer
 
         async with Admin(namesrv, **access) as admin:
             return await command.follow(admin, values, line_printer(values, stdout, stderr))
@@ -97,7 +97,7 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     run = command.run
     if asks or dry_run(call):
         # Only for these: start-up time.
-        from triomq.client.admin.dry_run import DRY_RUN_SHAPE, HoldingAdmin, tried
+        from triomq.client.mqadmin.core.dry_run import DRY_RUN_SHAPE, HoldingAdmin, tried
 
         async with HoldingAdmin(namesrv, **access) as holding:
             holding.limit_to(seconds)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from triomq.client.admin.arguments import Option
-from triomq.client.admin.command import COMMON_OPTIONS, DRY_RUN, WATCH, YES, AdminCommand
-from triomq.client.admin.command_line import examples, option_meaning
-from triomq.client.admin.command_list import GROUPS, LIST
-from triomq.client.admin.commands import load
-from triomq.client.admin.exit_codes import EXIT_CODES
-from triomq.client.admin.grouped_names import title
-from triomq.client.admin.inapplicable import REASONS
+from triomq.client.mqadmin.command_line import examples, option_meaning
+from triomq.client.mqadmin.commands import load
+from triomq.client.mqadmin.core.command import COMMON_OPTIONS, DRY_RUN, WATCH, YES, AdminCommand
+from triomq.client.mqadmin.core.command_list import GROUPS, LIST
+from triomq.client.mqadmin.core.exit_codes import EXIT_CODES
+from triomq.client.mqadmin.core.grouped_names import title
+from triomq.client.mqadmin.core.inapplicable import REASONS
 
 INTRODUCTION = """\
 # mqadmin

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from triomq.client.pipeline.command_line import EXIT_OK, PROGRAM, pipeline_parser
-from triomq.remoting.interrupt import EXIT_INTERRUPTED
+from triomq.remoting.core.interrupt import EXIT_INTERRUPTED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

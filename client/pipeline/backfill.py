@@ -17,19 +17,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 from triomq.client.pipeline.batch import BatchWork
 from triomq.client.pipeline.checkpoints import RUN, rows_checkpoint
+from triomq.client.pipeline.core.errors import PipelineError
+from triomq.client.pipeline.core.origin import SOURCE_SCHEMA, with_origin
+from triomq.client.pipeline.core.spec import SourceSpec, Spec, resolved, start_ms
 from triomq.client.pipeline.dead_letters import open_dead_letters
-from triomq.client.pipeline.errors import PipelineError
-from triomq.client.pipeline.origin import SOURCE_SCHEMA, with_origin
-from triomq.client.pipeline.spec import SourceSpec, Spec, resolved, start_ms
 from triomq.client.pipeline.tables.files import Files
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.locks import WriteLock, locked
 from triomq.client.pipeline.tables.opening import open_table
 from triomq.client.spark.offset_options import ANY, EARLIEST
 from triomq.client.spark.offsets import Offsets, flat, nested
+from triomq.client.spark.sources.store_source import RocketMQStoreDataSource
 from triomq.client.spark.store.store_options import parse_store_options
 from triomq.client.spark.store.store_planning import plan_steps
-from triomq.client.spark.store.store_source import RocketMQStoreDataSource
 
 STEP_BYTES = 4 << 30
 """of the log in one batch, whose rows Spark keeps until all tables have them"""

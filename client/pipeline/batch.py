@@ -8,13 +8,13 @@ import attrs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from triomq.client.pipeline.core.errors import PipelineError
+from triomq.client.pipeline.core.origin import PLACE, REASON, VALUE
+from triomq.client.pipeline.core.spec import Spec
 from triomq.client.pipeline.dead_letters import DeadLetters
 from triomq.client.pipeline.decoders import decode
-from triomq.client.pipeline.errors import PipelineError
 from triomq.client.pipeline.joins import apply_joins
-from triomq.client.pipeline.origin import PLACE, REASON, VALUE
 from triomq.client.pipeline.rules import apply_rules
-from triomq.client.pipeline.spec import Spec
 from triomq.client.pipeline.tables.table import LakeTable
 
 REASONS_MAX = 20

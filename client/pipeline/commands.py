@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from triomq.client.pipeline.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE, PROGRAM
-from triomq.client.pipeline.errors import PipelineError, SpecError
+from triomq.client.pipeline.core.errors import PipelineError, SpecError
+from triomq.client.pipeline.core.spec import Spec
 from triomq.client.pipeline.export_sdp import export_project
 from triomq.client.pipeline.init_file import write_file
-from triomq.client.pipeline.spec import Spec
 from triomq.client.pipeline.spec_check import check_spec
 from triomq.client.pipeline.spec_file import read_spec
 from triomq.client.spark.errors import SourceError
-from triomq.remoting.printable import printable, printable_json, printable_lines
+from triomq.remoting.core.printable import printable, printable_json, printable_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,8 +105,8 @@ def init(options: argparse.Namespace) -> Answer:
 def infer(options: argparse.Namespace) -> Answer:
     """Write a schema file and say what the sample had."""
     # Not for other commands: start-up time.
+    from triomq.client.pipeline.core.schema_file import write_schema  # likewise
     from triomq.client.pipeline.infer import infer as infer_schema
-    from triomq.client.pipeline.schema_file import write_schema  # likewise
 
     spec = read_spec(options.file)
     path = spec.decode.schema

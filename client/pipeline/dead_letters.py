@@ -13,9 +13,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from triomq.client.pipeline.errors import PipelineError, ReadRefused
-from triomq.client.pipeline.origin import COLUMNS, DATE, PLACE, REASON, VALUE
-from triomq.client.pipeline.spec import Spec
+from triomq.client.pipeline.core.errors import PipelineError, ReadRefused
+from triomq.client.pipeline.core.origin import COLUMNS, DATE, PLACE, REASON, VALUE
+from triomq.client.pipeline.core.spec import Spec
 from triomq.client.pipeline.tables.locks import WriteLock
 from triomq.client.pipeline.tables.opening import open_table
 from triomq.client.pipeline.tables.table import LakeTable

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import attrs
 
-from triomq.client.pipeline.errors import SpecError
-from triomq.client.pipeline.spec import Spec, TableSpec
+from triomq.client.pipeline.core.errors import SpecError
+from triomq.client.pipeline.core.spec import Spec, TableSpec
 from triomq.client.pipeline.spec_check import tables_of
 
 PROJECT = "spark-pipeline.yml"

@@ -25,9 +25,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from triomq.client.pipeline.errors import ReadRefused
-from triomq.client.pipeline.origin import batch_options
-from triomq.client.pipeline.spec import SourceSpec
+from triomq.client.pipeline.core.errors import ReadRefused
+from triomq.client.pipeline.core.origin import batch_options
+from triomq.client.pipeline.core.spec import SourceSpec
 from triomq.client.spark.columns import arrow_schema
 from triomq.client.spark.driver_client import DriverClient
 from triomq.client.spark.offsets import Queue

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from triomq.client.pipeline.errors import SpecError
-from triomq.client.pipeline.spec import NAME
+from triomq.client.pipeline.core.errors import SpecError
+from triomq.client.pipeline.core.spec import NAME
 
 TEMPLATE = """\
 # A pipeline: topics -> decode -> rules -> tables. All keys: docs/pipeline.md.

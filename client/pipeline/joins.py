@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pyspark.sql import DataFrame, SparkSession
 
-from triomq.client.pipeline.spec import JoinSpec
+from triomq.client.pipeline.core.spec import JoinSpec
 
 
 def apply_joins(frame: DataFrame, joins: Iterable[JoinSpec]) -> DataFrame:

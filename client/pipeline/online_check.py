@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from triomq.client.pipeline.errors import SpecError
-from triomq.client.pipeline.spec import Spec, TableSpec, resolved
+from triomq.client.pipeline.core.errors import SpecError
+from triomq.client.pipeline.core.spec import Spec, TableSpec, resolved
 from triomq.client.pipeline.spec_check import tables_of
 from triomq.client.spark.driver_client import DriverClient
 from triomq.client.spark.errors import SourceError
@@ -21,7 +21,7 @@ from triomq.client.spark.query_begin import readable_bounds
 from triomq.client.spark.sink.sink_options import parse_sink_options
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request
 

@@ -13,6 +13,9 @@ from pyspark.sql import functions as sf
 from pyspark.storagelevel import StorageLevel
 
 from triomq.client.pipeline.checkpoints import REPLAY, rows_checkpoint
+from triomq.client.pipeline.core.errors import ReadRefused
+from triomq.client.pipeline.core.origin import PLACE, REASON, VALUE
+from triomq.client.pipeline.core.spec import Spec
 from triomq.client.pipeline.dead_letters import (
     KEY_LOST,
     VALUE_LOST,
@@ -20,9 +23,6 @@ from triomq.client.pipeline.dead_letters import (
     known_headers,
     open_dead_letters,
 )
-from triomq.client.pipeline.errors import ReadRefused
-from triomq.client.pipeline.origin import PLACE, REASON, VALUE
-from triomq.client.pipeline.spec import Spec
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.locks import locked
 from triomq.client.pipeline.tables.topic import send, topic_options

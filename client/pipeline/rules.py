@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from triomq.client.pipeline.origin import REASON
-from triomq.client.pipeline.spec import Rule
+from triomq.client.pipeline.core.origin import REASON
+from triomq.client.pipeline.core.spec import Rule
 
 
 def apply_rules(frame: DataFrame, rules: Iterable[Rule]) -> DataFrame:

@@ -23,10 +23,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from triomq.client.pipeline.backfill import after_backfill
 from triomq.client.pipeline.batch import BatchCounts, BatchWork, decoded, good_rows
 from triomq.client.pipeline.checkpoints import RUN, rows_checkpoint, window_checkpoint
+from triomq.client.pipeline.core.origin import live_rows
+from triomq.client.pipeline.core.spec import SourceSpec, Spec
 from triomq.client.pipeline.dead_letters import open_dead_letters
 from triomq.client.pipeline.joins import apply_joins
-from triomq.client.pipeline.origin import live_rows
-from triomq.client.pipeline.spec import SourceSpec, Spec
 from triomq.client.pipeline.spec_check import loops
 from triomq.client.pipeline.status import (
     STATUS_FILE,

@@ -13,8 +13,8 @@ import attrs
 import pyspark
 from pyspark.sql import SparkSession
 
-from triomq.client.pipeline.errors import SessionError
-from triomq.client.pipeline.spec import Spec, resolved
+from triomq.client.pipeline.core.errors import SessionError
+from triomq.client.pipeline.core.spec import Spec, resolved
 from triomq.client.pipeline.tables.parquet import MICROSECONDS, TIMESTAMP_TYPE
 from triomq.client.spark.java_runtime import JavaNotFound, prepare_java
 

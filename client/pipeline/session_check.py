@@ -13,13 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from triomq.client.pipeline.core.errors import SchemaError, SessionError, SpecError
+from triomq.client.pipeline.core.origin import REASON, SOURCE_SCHEMA, VALUE, with_origin
+from triomq.client.pipeline.core.spec import JoinSpec, Rule, Spec, TableSpec
 from triomq.client.pipeline.decoders import open_decoder
-from triomq.client.pipeline.errors import SchemaError, SessionError, SpecError
 from triomq.client.pipeline.joins import joined_table
-from triomq.client.pipeline.origin import REASON, SOURCE_SCHEMA, VALUE, with_origin
 from triomq.client.pipeline.rules import apply_rule
 from triomq.client.pipeline.session import check_session
-from triomq.client.pipeline.spec import JoinSpec, Rule, Spec, TableSpec
 from triomq.client.pipeline.windows import totals_of
 
 COLUMNS_SHOWN_MAX = 40

@@ -9,9 +9,9 @@ from itertools import combinations
 
 import attrs
 
-from triomq.client.pipeline.errors import SchemaError, SpecError
-from triomq.client.pipeline.schema_file import file_bytes, schema_tree
-from triomq.client.pipeline.spec import (
+from triomq.client.pipeline.core.errors import SchemaError, SpecError
+from triomq.client.pipeline.core.schema_file import file_bytes, schema_tree
+from triomq.client.pipeline.core.spec import (
     COLUMN,
     DecodeSpec,
     JoinSpec,

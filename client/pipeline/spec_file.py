@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
-from triomq.client.pipeline.errors import SpecError
-from triomq.client.pipeline.spec import (
+from triomq.client.pipeline.core.errors import SpecError
+from triomq.client.pipeline.core.spec import (
     ACCESS_OPTIONS,
     DecodeSpec,
     JoinSpec,

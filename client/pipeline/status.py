@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import attrs
 
-from triomq.client.pipeline.errors import ReadRefused
+from triomq.client.pipeline.core.errors import ReadRefused
 
 STATUS_FILE = "status.json"
 STATUS_BYTES_MAX = 1 << 20

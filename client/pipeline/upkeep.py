@@ -9,7 +9,7 @@ import attrs
 from pyspark.sql import SparkSession
 
 from triomq.client.pipeline.checkpoints import UPKEEP, rows_checkpoint, window_checkpoint
-from triomq.client.pipeline.spec import Spec, TableSpec
+from triomq.client.pipeline.core.spec import Spec, TableSpec
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.locks import LockHeld, locked
 from triomq.client.pipeline.tables.opening import open_table

@@ -6,8 +6,8 @@ import attrs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from triomq.client.pipeline.origin import DATE
-from triomq.client.pipeline.spec import TableSpec, WindowSpec
+from triomq.client.pipeline.core.origin import DATE
+from triomq.client.pipeline.core.spec import TableSpec, WindowSpec
 
 START, END = "window_start", "window_end"
 TIMES = {"store": "mq_time", "born": "mq_born"}

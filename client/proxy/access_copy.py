@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from triomq.client.errors import TrioMQError
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.errors import TrioMQError
+from triomq.client.core.failure_log import FailureLog
 from triomq.remoting.access.changes import copied_table
 from triomq.remoting.access.users import UserTable
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import RemoteProtocolError, RemotingError
+from triomq.remoting.core.errors import RemoteProtocolError, RemotingError
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.schema import decode_array
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode

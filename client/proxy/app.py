@@ -26,22 +26,21 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.client.background import open_background
-from triomq.client.calls import Calls
-from triomq.client.client_id import make_client_id, own_address
-from triomq.client.config import ClientSettings
-from triomq.client.errors import SettingsError
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.background import open_background
+from triomq.client.core.calls import Calls
+from triomq.client.core.client_id import make_client_id, own_address
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.errors import SettingsError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.route_finder import RouteFinder
+from triomq.client.core.servers import checked_access, listed_name_servers
 from triomq.client.proxy.access_copy import AccessCopy
 from triomq.client.proxy.heartbeat_connections import HeartbeatConnections
 from triomq.client.proxy.monitor import ProxySource
 from triomq.client.proxy.passed_requests import PassedRequests
 from triomq.client.proxy.proxy_config import ProxyConfig
 from triomq.client.proxy.remote_cluster import ProxyEndpoint, RemoteCluster
-from triomq.client.route_finder import RouteFinder
-from triomq.client.servers import checked_access, listed_name_servers
 from triomq.remoting.access.control import AccessControl
-from triomq.remoting.address import bare_host, format_address
 from triomq.remoting.client.connector import Connector, PeerHandler
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.discovery import (
@@ -50,12 +49,13 @@ from triomq.remoting.client.discovery import (
     fetch_addresses,
 )
 from triomq.remoting.client.name_servers import NameServers
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.address import bare_host, format_address
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.open_files import ConnectionBudget
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.service import GrpcMessaging
 from triomq.remoting.monitor.http_server import monitoring
-from triomq.remoting.open_files import ConnectionBudget
 from triomq.remoting.server.connection_sniffer import (
     ConnectionSniffer,
     open_sniffer,

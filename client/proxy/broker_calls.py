@@ -13,13 +13,13 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.client.broker_errors import broker_error
-from triomq.client.errors import NoNameServer, TrioMQError
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.broker_errors import broker_error
+from triomq.client.core.errors import NoNameServer, TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.route_finder import RouteFinder
 from triomq.client.proxy.broker_directory import BrokerDirectory
-from triomq.client.route_finder import RouteFinder
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import ConnectFailed, ConnectionLost, RemotingError
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, RemotingError
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.bodies.cluster import ClusterTable

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import attrs
 import trio
 
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.failure_log import FailureLog
 from triomq.remoting.messaging.status_codes import Refused
 
 logger = logging.getLogger(__name__)

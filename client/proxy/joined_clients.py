@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import attrs
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.bodies.heartbeat import (
@@ -25,7 +25,7 @@ from triomq.remoting.protocol.bodies.heartbeat import (
     ProducerData,
     SubscriptionData,
 )
-from triomq.remoting.protocol.tag_expressions import subscription
+from triomq.remoting.protocol.consuming.tag_expressions import subscription
 
 
 class GroupKey(NamedTuple):

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from triomq.client.proxy.proxy_config import PROXY_KEYS, ProxyConfig
 from triomq.remoting.access.access_settings import check_access
-from triomq.remoting.command_line import defined_entries, file_source
-from triomq.remoting.properties_file import Entry
-from triomq.remoting.settings import ConfigError, Loaded, Source, load
+from triomq.remoting.core.command_line import defined_entries, file_source
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.settings import ConfigError, Loaded, Source, load
 
 
 def read_options(parsed: argparse.Namespace, environment: Mapping[str, str]) -> Loaded[ProxyConfig]:

@@ -16,8 +16,8 @@ import attrs
 
 from triomq.client.proxy.joined_clients import JoinedClients
 from triomq.remoting.client.connector import InstantHandler, PeerHandler
-from triomq.remoting.errors import Rejected
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.messaging.known_clients import KnownClient
 from triomq.remoting.messaging.service import GrpcMessaging, answer_to_broker
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode

@@ -11,12 +11,8 @@ from pathlib import Path
 import attrs
 
 from triomq.remoting.access.access_settings import ProxyAccessSettings
-from triomq.remoting.grpc.grpc_settings import GrpcSettings
-from triomq.remoting.java_keys import KeyTable, Reason
-from triomq.remoting.messaging.messaging_settings import MessagingSettings
-from triomq.remoting.monitor.export_settings import ExportSettings
-from triomq.remoting.monitor.monitor_settings import MonitorSettings
-from triomq.remoting.settings import (
+from triomq.remoting.core.java_keys import KeyTable, Reason
+from triomq.remoting.core.settings import (
     ADDRESSES,
     TEXT,
     flag,
@@ -25,6 +21,10 @@ from triomq.remoting.settings import (
     optional_text,
     setting,
 )
+from triomq.remoting.grpc.grpc_settings import GrpcSettings
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
+from triomq.remoting.monitor.export_settings import ExportSettings
+from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.tls.security_settings import SecuritySettings
 
 DEFAULT_PORT = 8081

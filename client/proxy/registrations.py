@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Iterable
 import attrs
 import trio
 
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.failure_log import FailureLog
 from triomq.client.proxy.group_places import GroupPlaces
 from triomq.client.proxy.joined_clients import GroupKey, JoinedClients
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.messaging.status_codes import Refused, refused_by_broker
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
 from triomq.remoting.protocol.bodies.route import TopicRoute

@@ -20,7 +20,8 @@ from typing import TypeVar
 import attrs
 import trio
 
-from triomq.client.errors import NoNameServer
+from triomq.client.core.errors import NoNameServer
+from triomq.client.core.route_finder import RouteFinder
 from triomq.client.proxy.broker_calls import BrokerCalls
 from triomq.client.proxy.cached_look_ups import CachedLookUps
 from triomq.client.proxy.group_places import GroupPlaces
@@ -28,9 +29,8 @@ from triomq.client.proxy.heartbeat_connections import HeartbeatConnections
 from triomq.client.proxy.joined_clients import JoinedClients
 from triomq.client.proxy.proxy_config import CacheSettings, HeartbeatSettings
 from triomq.client.proxy.registrations import Registrations
-from triomq.client.route_finder import RouteFinder
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.cluster import Spawn, TakeRequest, refused_by_network
 from triomq.remoting.messaging.route_answers import endpoints

@@ -7,12 +7,12 @@ import importlib.util
 import os
 from functools import partial
 
-from triomq.client.errors import NoNameServer, SettingsError
+from triomq.client.core.errors import NoNameServer, SettingsError
 from triomq.client.proxy.command_line import PROGRAM
 from triomq.client.proxy.options import read_options
 from triomq.client.proxy.proxy_config import ProxyConfig
-from triomq.remoting.process import ExitCode, ServiceCall, run_program
-from triomq.remoting.settings import ConfigError, Loaded
+from triomq.remoting.core.process import ExitCode, ServiceCall, run_program
+from triomq.remoting.core.settings import ConfigError, Loaded
 
 
 def serve(parsed: argparse.Namespace) -> ExitCode:

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 import trio
 
-from triomq.client.broker_errors import PermissionDenied
-from triomq.client.errors import TrioMQError
-from triomq.client.session import Session
-from triomq.remoting.errors import ProtocolError
+from triomq.client.core.broker_errors import PermissionDenied
+from triomq.client.core.errors import TrioMQError
+from triomq.client.core.session import Session
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.groups import ConnectionData, ConsumerConnection
 from triomq.remoting.protocol.bodies.heartbeat import TAG, SubscriptionData
 from triomq.remoting.protocol.bodies.running import ConsumerRunning

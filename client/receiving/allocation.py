@@ -22,8 +22,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
-from triomq.remoting.protocol.allocation import allocate_average, allocate_circle
 from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.consuming.allocation import allocate_average, allocate_circle
 
 __all__ = [
     "Allocation",

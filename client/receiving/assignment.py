@@ -9,11 +9,11 @@ from typing import Protocol
 import attrs
 import trio
 
-from triomq.client.consumer.ordered_inbox import OrderedInbox
-from triomq.client.consumer.process_queue import ProcessQueue, PullLimits
-from triomq.client.consumer.rates import TopicCounts
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.requests.replier import Replier
+from triomq.client.receiving.ordered_inbox import OrderedInbox
+from triomq.client.receiving.process_queue import ProcessQueue, PullLimits
+from triomq.client.receiving.rates import TopicCounts
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.replier import Replier
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.client.arguments import require_nothing
-from triomq.client.consumer.assignment import Assignment, SendsBack
-from triomq.client.consumer.inbox import Inbox, InboxClosed
-from triomq.client.consumer.ordered_inbox import OrderedInbox
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.settlement import BrokerRetry, settle_failed
-from triomq.client.errors import HandlerInvalid
+from triomq.client.core.arguments import require_nothing
+from triomq.client.core.errors import HandlerInvalid
+from triomq.client.receiving.assignment import Assignment, SendsBack
+from triomq.client.receiving.inbox import Inbox, InboxClosed
+from triomq.client.receiving.ordered_inbox import OrderedInbox
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.settlement import BrokerRetry, settle_failed
 
 logger = logging.getLogger(__name__)
 

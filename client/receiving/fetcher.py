@@ -16,13 +16,9 @@ from collections.abc import Iterator, Sequence
 import attrs
 import trio
 
-from triomq.client.calls import read_header
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.member_spec import MemberSpec
-from triomq.client.consumer.process_queue import ProcessQueue, PullLimits
-from triomq.client.consumer.rates import ConsumerCounts
-from triomq.client.errors import (
+from triomq.client.core.calls import read_header
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.errors import (
     FlowControl,
     ProtocolBroken,
     RouteNotFound,
@@ -31,10 +27,14 @@ from triomq.client.errors import (
     broker_error,
     request_name,
 )
-from triomq.client.failure_log import FailureLog
-from triomq.client.requests.replier import Replier
-from triomq.client.session import Session
-from triomq.remoting.errors import ProtocolError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.session import Session
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.member_spec import MemberSpec
+from triomq.client.receiving.process_queue import ProcessQueue, PullLimits
+from triomq.client.receiving.rates import ConsumerCounts
+from triomq.client.receiving.replier import Replier
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode

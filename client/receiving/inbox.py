@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.receiving.received import ReceivedMessage
 
 MESSAGES_BETWEEN_CHECKPOINTS = 32
 """Messages that a task takes before it lets others run; a full checkpoint costs as much as one.

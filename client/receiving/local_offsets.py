@@ -20,14 +20,14 @@ from pathlib import Path
 import attrs
 import trio
 
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.offsets import OffsetStore
-from triomq.client.errors import SettingsError
-from triomq.client.namespace import Namespace
-from triomq.client.session import Session
-from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
-from triomq.remoting.file_lock import try_lock
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.errors import SettingsError
+from triomq.client.core.namespace import Namespace
+from triomq.client.core.session import Session
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.offsets import OffsetStore
+from triomq.remoting.core.atomic_file import DamagedFile, read_file, replace_file
+from triomq.remoting.core.file_lock import try_lock
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
 

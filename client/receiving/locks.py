@@ -20,12 +20,12 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.errors import ProtocolBroken, TrioMQError
-from triomq.client.failure_log import FailureLog
-from triomq.client.session import Session
-from triomq.remoting.errors import ProtocolError
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.errors import ProtocolBroken, TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.session import Session
+from triomq.client.receiving.assignment import Assignment
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode

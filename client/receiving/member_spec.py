@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from triomq.client.consumer.allocation import Allocation
-from triomq.client.consumer.assignment import SendsBack
-from triomq.client.consumer.observed import MakeMessage
-from triomq.client.consumer.offsets import StartPoint
-from triomq.client.consumer.ordered_inbox import OrderedInbox
-from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.receiving.allocation import Allocation
+from triomq.client.receiving.assignment import SendsBack
+from triomq.client.receiving.observed import MakeMessage
+from triomq.client.receiving.offsets import StartPoint
+from triomq.client.receiving.ordered_inbox import OrderedInbox
+from triomq.client.receiving.received import ReceivedMessage
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.short_repr import short_count

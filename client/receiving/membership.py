@@ -10,17 +10,17 @@ from functools import partial
 import attrs
 import trio
 
-from triomq.client.background import open_background
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.agreement import Agreement
-from triomq.client.consumer.fetcher import Fetcher
-from triomq.client.consumer.local_offsets import open_local_offsets
-from triomq.client.consumer.member_spec import MemberSpec
-from triomq.client.consumer.offsets import ConsumeFrom, OffsetStore
-from triomq.client.consumer.rebalance import Rebalancer
-from triomq.client.consumer.subscribing import check_filters
-from triomq.client.errors import TrioMQError
-from triomq.client.session import Session, SessionObserver
+from triomq.client.core.background import open_background
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.errors import TrioMQError
+from triomq.client.core.session import Session, SessionObserver
+from triomq.client.receiving.agreement import Agreement
+from triomq.client.receiving.fetcher import Fetcher
+from triomq.client.receiving.local_offsets import open_local_offsets
+from triomq.client.receiving.member_spec import MemberSpec
+from triomq.client.receiving.offsets import ConsumeFrom, OffsetStore
+from triomq.client.receiving.rebalance import Rebalancer
+from triomq.client.receiving.subscribing import check_filters
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.names import RETRY_PREFIX

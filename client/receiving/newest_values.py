@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import attrs
 
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.errors import TooManyKeys
+from triomq.client.core.errors import TooManyKeys
+from triomq.client.receiving.received import ReceivedMessage
 from triomq.remoting.protocol.message_properties import KEYS
 
 

@@ -18,15 +18,15 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.client.consumer.message_view import MessageView
-from triomq.client.consumer.received import DEAD_LETTER, Owner, ReceivedMessage
-from triomq.client.message_hooks import (
+from triomq.client.core.message_hooks import (
     ConsumeContext,
     ConsumeHook,
     SettleContext,
     SettleHook,
     call_hooks,
 )
+from triomq.client.receiving.message_view import MessageView
+from triomq.client.receiving.received import DEAD_LETTER, Owner, ReceivedMessage
 from triomq.remoting.protocol.record import StoredMessage
 
 MakeMessage = Callable[[StoredMessage, Owner, bool], ReceivedMessage]

@@ -16,14 +16,14 @@ from typing import Literal, TypeVar
 import attrs
 import trio
 
-from triomq.client.arguments import shown
-from triomq.client.back_off import until_reached
-from triomq.client.calls import read_header
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.errors import OffsetNotFound, RouteNotFound, SettingsError, TrioMQError
-from triomq.client.failure_log import FailureLog
-from triomq.client.retry import may_ask_again
-from triomq.client.session import Session
+from triomq.client.core.arguments import shown
+from triomq.client.core.back_off import until_reached
+from triomq.client.core.calls import read_header
+from triomq.client.core.errors import OffsetNotFound, RouteNotFound, SettingsError, TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.retry import may_ask_again
+from triomq.client.core.session import Session
+from triomq.client.receiving.assignment import Assignment
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, request

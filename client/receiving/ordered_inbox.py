@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from triomq.client.consumer.inbox import InboxClosed
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.timetable import Timetable
+from triomq.client.receiving.inbox import InboxClosed
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.timetable import Timetable
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 

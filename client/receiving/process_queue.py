@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.receiving.received import ReceivedMessage
 
 
 @attrs.frozen

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from triomq.client.consumer.message_view import MessageView
-from triomq.client.errors import MessageInvalid
-from triomq.remoting.errors import ProtocolError
+from triomq.client.core.errors import MessageInvalid
+from triomq.client.receiving.message_view import MessageView
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.record import StoredMessage

@@ -17,17 +17,17 @@ from math import inf
 import attrs
 import trio
 
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.fetcher import Fetcher
-from triomq.client.consumer.locks import QueueLocks
-from triomq.client.consumer.member_spec import AssignmentChange, MemberSpec
-from triomq.client.consumer.offsets import OffsetStore, ask_each
-from triomq.client.consumer.ordered_inbox import OrderedInbox
-from triomq.client.errors import NotRunning, ProtocolBroken, RouteNotFound, TrioMQError
-from triomq.client.failure_log import FailureLog
-from triomq.client.session import Session
-from triomq.remoting.errors import ProtocolError
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.errors import NotRunning, ProtocolBroken, RouteNotFound, TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.session import Session
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.fetcher import Fetcher
+from triomq.client.receiving.locks import QueueLocks
+from triomq.client.receiving.member_spec import AssignmentChange, MemberSpec
+from triomq.client.receiving.offsets import OffsetStore, ask_each
+from triomq.client.receiving.ordered_inbox import OrderedInbox
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.groups import ConsumerIds
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode

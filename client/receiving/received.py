@@ -9,11 +9,11 @@ from typing import Protocol, SupportsIndex
 import attrs
 import trio
 
-from triomq.client.arguments import check_retry_level, check_seconds
-from triomq.client.consumer.message_view import MessageView
-from triomq.client.errors import AlreadySettled, MessageInvalid, NotRunning
-from triomq.client.requests.replier import Replier
-from triomq.remoting.errors import ProtocolError
+from triomq.client.core.arguments import check_retry_level, check_seconds
+from triomq.client.core.errors import AlreadySettled, MessageInvalid, NotRunning
+from triomq.client.receiving.message_view import MessageView
+from triomq.client.receiving.replier import Replier
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.record import StoredMessage

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 import attrs
 import trio
 
-from triomq.client.arguments import check_timeout, shown
-from triomq.client.errors import (
+from triomq.client.core.arguments import check_timeout, shown
+from triomq.client.core.errors import (
     BrokerError,
     ConnectionFailed,
     ConnectionLost,
@@ -28,9 +28,9 @@ from triomq.client.errors import (
     SettingsError,
     TrioMQError,
 )
-from triomq.client.session import Session
-from triomq.client.unique_ids import make_unique_ids
-from triomq.remoting.errors import LocalProtocolError
+from triomq.client.core.session import Session
+from triomq.client.core.unique_ids import make_unique_ids
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request

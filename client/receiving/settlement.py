@@ -25,14 +25,14 @@ import logging
 import attrs
 import trio
 
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.ordered_inbox import OrderedInbox
-from triomq.client.consumer.received import DEAD_LETTER, ReceivedMessage, next_delivery
-from triomq.client.consumer.timetable import Timetable
-from triomq.client.errors import TrioMQError
-from triomq.client.failure_log import FailureLog
-from triomq.client.session import Session
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.errors import TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.session import Session
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.ordered_inbox import OrderedInbox
+from triomq.client.receiving.received import DEAD_LETTER, ReceivedMessage, next_delivery
+from triomq.client.receiving.timetable import Timetable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.send import SendBackHeader

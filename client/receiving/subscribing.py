@@ -7,15 +7,20 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from triomq.client.arguments import shown
-from triomq.client.broker_errors import BrokerFailed
-from triomq.client.errors import ConnectionFailed, ConnectionLost, RequestTimeout, SettingsError
-from triomq.client.names import check_topic
-from triomq.client.session import Session
+from triomq.client.core.arguments import shown
+from triomq.client.core.broker_errors import BrokerFailed
+from triomq.client.core.errors import (
+    ConnectionFailed,
+    ConnectionLost,
+    RequestTimeout,
+    SettingsError,
+)
+from triomq.client.core.names import check_topic
+from triomq.client.core.session import Session
 from triomq.remoting.protocol.bodies.heartbeat import TAG, CheckClientBody, SubscriptionData
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.tag_expressions import subscription
+from triomq.remoting.protocol.consuming.tag_expressions import subscription
 
 CHECK_SECONDS = 3.0
 SQL92 = "SQL92"

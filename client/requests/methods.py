@@ -7,16 +7,16 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import SupportsIndex
 
-from triomq.client.arguments import check_timeout
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import NotRunning, SettingsError
-from triomq.client.lifetime import Lifetime
-from triomq.client.producer.encoding import check_sendable, prepare
-from triomq.client.producer.message_arguments import as_message, queue_choice
-from triomq.client.producer.queue_choice import Selector
-from triomq.client.producer.sender import Sender
+from triomq.client.core.arguments import check_timeout
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import NotRunning, SettingsError
+from triomq.client.core.lifetime import Lifetime
 from triomq.client.requests.reply_message import ReplyMessage
 from triomq.client.requests.requests import Requests, RequestStatistics
+from triomq.client.sending.encoding import check_sendable, prepare
+from triomq.client.sending.message_arguments import as_message, queue_choice
+from triomq.client.sending.queue_choice import Selector
+from triomq.client.sending.sender import Sender
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message import Message
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 
-from triomq.client.consumer.pushed_message import PushedMessage
-from triomq.client.errors import MessageInvalid
+from triomq.client.core.errors import MessageInvalid
+from triomq.client.receiving.pushed_message import PushedMessage
 from triomq.remoting.protocol.headers.send import ReplyMessageHeader
 from triomq.remoting.protocol.message_properties import ARRIVE_TIME, CORRELATION_ID
 from triomq.remoting.protocol.record import HOST_V4_BYTES, StoredMessage, encode_host

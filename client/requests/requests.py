@@ -20,19 +20,19 @@ from math import inf
 import attrs
 import trio
 
-from triomq.client.errors import (
+from triomq.client.core.errors import (
     MessageInvalid,
     ReplyTimeout,
     SendError,
     SendTimeout,
     TrioMQError,
 )
-from triomq.client.failure_log import FailureLog
-from triomq.client.producer.encoding import OutgoingMessage
-from triomq.client.producer.receipt import SendReceipt
-from triomq.client.producer.sender import Sender, SendTarget
+from triomq.client.core.failure_log import FailureLog
 from triomq.client.requests.reply_message import ReplyMessage, reply_record
-from triomq.remoting.errors import LocalProtocolError, ProtocolError, Rejected
+from triomq.client.sending.encoding import OutgoingMessage
+from triomq.client.sending.receipt import SendReceipt
+from triomq.client.sending.sender import Sender, SendTarget
+from triomq.remoting.core.errors import LocalProtocolError, ProtocolError, Rejected
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.headers.send import ReplyMessageHeader

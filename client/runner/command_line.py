@@ -12,8 +12,8 @@ from pathlib import Path
 
 import attrs
 
-from triomq.remoting.command_line import add_log_options, file_source, make_parser
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.command_line import add_log_options, file_source, make_parser
+from triomq.remoting.core.settings import ConfigError
 
 PROGRAM = "triomq"
 PROCESSES_MAX = 256

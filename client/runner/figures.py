@@ -9,12 +9,12 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.client.consumer.group_consumer import GroupConsumer
-from triomq.client.consumer.membership import Membership
-from triomq.client.consumer.pop.simple import SimpleConsumer
-from triomq.client.consumer.rates import TopicCounts
-from triomq.client.message_hooks import SendContext
-from triomq.client.producer.producer import Producer
+from triomq.client.core.message_hooks import SendContext
+from triomq.client.receiving.membership import Membership
+from triomq.client.receiving.rates import TopicCounts
+from triomq.client.sdk.group_consumer import GroupConsumer
+from triomq.client.sdk.producer import Producer
+from triomq.client.sdk.simple_consumer import SimpleConsumer
 from triomq.remoting.monitor.metrics import Family, Histogram, Sample, histogram
 
 AnyConsumer = GroupConsumer[Any] | SimpleConsumer

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import SupportsIndex
 
-from triomq.client.arguments import check_count, shown
-from triomq.client.consumer.group_consumer import GroupConsumer
-from triomq.client.consumer.pop.simple import SimpleConsumer
-from triomq.client.errors import SettingsError
-from triomq.client.lifetime import Lifetime
-from triomq.client.producer.producer import Producer
+from triomq.client.core.arguments import check_count, shown
+from triomq.client.core.errors import SettingsError
+from triomq.client.core.lifetime import Lifetime
 from triomq.client.runner.figures import AnyClient, ClientFigures
+from triomq.client.sdk.group_consumer import GroupConsumer
+from triomq.client.sdk.producer import Producer
+from triomq.client.sdk.simple_consumer import SimpleConsumer
 from triomq.remoting.monitor.http_server import monitoring
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 

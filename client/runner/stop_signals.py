@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Self
 
-from triomq.client.errors import NotRunning
-from triomq.remoting.interrupt import EXIT_INTERRUPTED
+from triomq.client.core.errors import NotRunning
+from triomq.remoting.core.interrupt import EXIT_INTERRUPTED
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 import trio
 
-from triomq.client.retry import BusyBackoff
-from triomq.remoting.interrupt import EXIT_INTERRUPTED
-from triomq.remoting.process import ExitCode
+from triomq.client.core.retry import BusyBackoff
+from triomq.remoting.core.interrupt import EXIT_INTERRUPTED
+from triomq.remoting.core.process import ExitCode
 
 logger = logging.getLogger(__name__)
 

@@ -23,16 +23,17 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.client.arguments import require_nothing
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.delivery import AnyHandler
-from triomq.client.consumer.membership import Membership
-from triomq.client.consumer.pop.pop_membership import PopMembership
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.requests.replier import Replier
+from triomq.client.core.arguments import require_nothing
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.delivery import AnyHandler
+from triomq.client.receiving.membership import Membership
+from triomq.client.receiving.pop.pop_membership import PopMembership
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.replier import Replier
 from triomq.remoting.client.connector import PeerHandler
-from triomq.remoting.errors import ProtocolError, Rejected
+from triomq.remoting.core.errors import ProtocolError, Rejected
+from triomq.remoting.core.task_dump import format_tasks
 from triomq.remoting.protocol.bodies.heartbeat import ConsumerData
 from triomq.remoting.protocol.bodies.offsets import ConsumerStatus, QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -52,7 +53,6 @@ from triomq.remoting.protocol.headers.client import (
 )
 from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
 from triomq.remoting.protocol.record_reader import decode_records
-from triomq.remoting.task_dump import format_tasks
 
 logger = logging.getLogger(__name__)
 

@@ -9,22 +9,22 @@ from typing import ClassVar, Generic, Self, TypeVar
 
 import trio
 
-from triomq.client.arguments import check_callable, check_settings
-from triomq.client.config import ConsumerSettings, namesrv_addresses
-from triomq.client.consumer.allocation import Allocation
-from triomq.client.consumer.inbox import InboxClosed
-from triomq.client.consumer.member_spec import AssignmentChange
-from triomq.client.consumer.membership import Membership
-from triomq.client.consumer.observed import Observers
-from triomq.client.consumer.offsets import Start, StartPoint
-from triomq.client.consumer.pop.pop_membership import PopMembership
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.subscribing import Subscriptions, check_filters, make_subscriptions
-from triomq.client.errors import NotRunning, SettingsError
-from triomq.client.heartbeats import JoinedGroups
-from triomq.client.lifetime import Lifetime
-from triomq.client.names import check_group, check_topic
-from triomq.client.session import Session, open_session
+from triomq.client.core.arguments import check_callable, check_settings
+from triomq.client.core.config import ConsumerSettings, namesrv_addresses
+from triomq.client.core.errors import NotRunning, SettingsError
+from triomq.client.core.heartbeats import JoinedGroups
+from triomq.client.core.lifetime import Lifetime
+from triomq.client.core.names import check_group, check_topic
+from triomq.client.core.session import Session, open_session
+from triomq.client.receiving.allocation import Allocation
+from triomq.client.receiving.inbox import InboxClosed
+from triomq.client.receiving.member_spec import AssignmentChange
+from triomq.client.receiving.membership import Membership
+from triomq.client.receiving.observed import Observers
+from triomq.client.receiving.offsets import Start, StartPoint
+from triomq.client.receiving.pop.pop_membership import PopMembership
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.subscribing import Subscriptions, check_filters, make_subscriptions
 from triomq.client.spans.consuming import add_spans
 from triomq.client.trace.dispatcher import open_trace
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, ConsumerData

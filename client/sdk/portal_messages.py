@@ -8,11 +8,11 @@ from typing import Any, Generic, TypeVar
 import attrs
 import trio
 
-from triomq.client.consumer.message_view import MessageView
-from triomq.client.consumer.pop.leased_message import LeasedMessage
-from triomq.client.consumer.push import PushConsumer
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.portal import Portal
+from triomq.client.core.portal import Portal
+from triomq.client.receiving.message_view import MessageView
+from triomq.client.receiving.pop.leased_message import LeasedMessage
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.sdk.push_consumer import PushConsumer
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage
 

@@ -16,30 +16,36 @@ from typing import SupportsIndex, overload
 
 import trio
 
-from triomq.client.arguments import check_callable, check_count, check_settings, key_words, shown
-from triomq.client.background import open_background
-from triomq.client.config import ProducerSettings, namesrv_addresses
-from triomq.client.errors import BatchIncomplete, MessageInvalid, NotRunning, TrioMQError
-from triomq.client.heartbeats import JoinedGroups
-from triomq.client.names import check_group, check_topic
-from triomq.client.producer.auto_batch import Accumulator
-from triomq.client.producer.destinations import TOPICS_REMEMBERED
-from triomq.client.producer.detector import detect_brokers
-from triomq.client.producer.encoding import check_sendable, prepare, prepare_batches
-from triomq.client.producer.message_arguments import (
+from triomq.client.core.arguments import (
+    check_callable,
+    check_count,
+    check_settings,
+    key_words,
+    shown,
+)
+from triomq.client.core.background import open_background
+from triomq.client.core.config import ProducerSettings, namesrv_addresses
+from triomq.client.core.errors import BatchIncomplete, MessageInvalid, NotRunning, TrioMQError
+from triomq.client.core.heartbeats import JoinedGroups
+from triomq.client.core.names import check_group, check_topic
+from triomq.client.core.session import open_session
+from triomq.client.requests.methods import RequestMethods
+from triomq.client.requests.requests import Requests
+from triomq.client.sending.auto_batch import Accumulator
+from triomq.client.sending.destinations import TOPICS_REMEMBERED
+from triomq.client.sending.detector import detect_brokers
+from triomq.client.sending.encoding import check_sendable, prepare, prepare_batches
+from triomq.client.sending.message_arguments import (
     MESSAGE_AND_FIELDS,
     NO_BODY,
     as_message,
     queue_choice,
 )
-from triomq.client.producer.queue_choice import Selector
-from triomq.client.producer.recalls import RecallMethods
-from triomq.client.producer.receipt import SendReceipt, split_receipt
-from triomq.client.producer.sender import Sender, SendTarget
-from triomq.client.producer.timed import timer_property
-from triomq.client.requests.methods import RequestMethods
-from triomq.client.requests.requests import Requests
-from triomq.client.session import open_session
+from triomq.client.sending.queue_choice import Selector
+from triomq.client.sending.recalls import RecallMethods
+from triomq.client.sending.receipt import SendReceipt, split_receipt
+from triomq.client.sending.sender import Sender, SendTarget
+from triomq.client.sending.timed import timer_property
 from triomq.client.spans.producing import make_accumulator, make_sender
 from triomq.client.trace.dispatcher import open_trace
 from triomq.client.transactions.checked_message import CheckHandler

@@ -18,38 +18,43 @@ from typing import SupportsIndex
 
 import trio
 
-from triomq.client.arguments import (
+from triomq.client.core.arguments import (
     check_count,
     check_offset,
     check_queue,
     checked_queues,
     shown,
 )
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.allocation import Allocation, allocate_average
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.broker_requests import BrokerRequests
-from triomq.client.consumer.group_consumer import GroupConsumer
-from triomq.client.consumer.inbox import Inbox, InboxClosed
-from triomq.client.consumer.member_spec import AssignmentChange, MemberSpec
-from triomq.client.consumer.membership import Membership, open_membership
-from triomq.client.consumer.newest_values import NewestValues
-from triomq.client.consumer.offsets import (
-    ConsumeFrom,
-    OffsetStore,
-    Start,
-    timestamp_ms,
-)
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.subscribing import Sql, Subscriptions, check_filters, make_subscriptions
-from triomq.client.errors import (
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.errors import (
     NotRunning,
     OffsetOutOfRange,
     QueueNotAssigned,
     RouteNotFound,
     SettingsError,
 )
-from triomq.client.names import check_topic
+from triomq.client.core.names import check_topic
+from triomq.client.receiving.allocation import Allocation, allocate_average
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.inbox import Inbox, InboxClosed
+from triomq.client.receiving.member_spec import AssignmentChange, MemberSpec
+from triomq.client.receiving.membership import Membership, open_membership
+from triomq.client.receiving.newest_values import NewestValues
+from triomq.client.receiving.offsets import (
+    ConsumeFrom,
+    OffsetStore,
+    Start,
+    timestamp_ms,
+)
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.subscribing import (
+    Sql,
+    Subscriptions,
+    check_filters,
+    make_subscriptions,
+)
+from triomq.client.sdk.broker_requests import BrokerRequests
+from triomq.client.sdk.group_consumer import GroupConsumer
 from triomq.remoting.protocol.bodies.heartbeat import (
     CONSUME_ACTIVELY,
 )

@@ -21,26 +21,26 @@ from typing import Literal, SupportsIndex
 import attrs
 import trio
 
-from triomq.client.arguments import awaiting, check_count, require_one_argument, shown
-from triomq.client.background import open_background
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.allocation import Allocation, allocate_average
-from triomq.client.consumer.broker_requests import BrokerRequests
-from triomq.client.consumer.delivery import AnyHandler, BatchHandler, Delivery, Handler
-from triomq.client.consumer.group_consumer import AnyMembership, GroupConsumer
-from triomq.client.consumer.inbox import Inbox, InboxClosed
-from triomq.client.consumer.member_spec import AssignmentChange, MemberSpec
-from triomq.client.consumer.membership import open_membership
-from triomq.client.consumer.offsets import ConsumeFrom, Start
-from triomq.client.consumer.ordered_inbox import OrderedInbox
-from triomq.client.consumer.pop.pop_fetcher import PopFetcher
-from triomq.client.consumer.pop.pop_membership import open_pop_membership
-from triomq.client.consumer.rates import TopicRates
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.settlement import BrokerRetry, NoRetry, QueueSuspension
-from triomq.client.consumer.subscribing import Subscriptions, make_subscriptions
-from triomq.client.errors import NotRunning, SettingsError
-from triomq.client.session import Session
+from triomq.client.core.arguments import awaiting, check_count, require_one_argument, shown
+from triomq.client.core.background import open_background
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.errors import NotRunning, SettingsError
+from triomq.client.core.session import Session
+from triomq.client.receiving.allocation import Allocation, allocate_average
+from triomq.client.receiving.delivery import AnyHandler, BatchHandler, Delivery, Handler
+from triomq.client.receiving.inbox import Inbox, InboxClosed
+from triomq.client.receiving.member_spec import AssignmentChange, MemberSpec
+from triomq.client.receiving.membership import open_membership
+from triomq.client.receiving.offsets import ConsumeFrom, Start
+from triomq.client.receiving.ordered_inbox import OrderedInbox
+from triomq.client.receiving.pop.pop_fetcher import PopFetcher
+from triomq.client.receiving.pop.pop_membership import open_pop_membership
+from triomq.client.receiving.rates import TopicRates
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.settlement import BrokerRetry, NoRetry, QueueSuspension
+from triomq.client.receiving.subscribing import Subscriptions, make_subscriptions
+from triomq.client.sdk.broker_requests import BrokerRequests
+from triomq.client.sdk.group_consumer import AnyMembership, GroupConsumer
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.heartbeat import (
     BROADCASTING,

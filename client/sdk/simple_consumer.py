@@ -14,26 +14,26 @@ from typing import Self, SupportsIndex
 
 import trio
 
-from triomq.client.arguments import check_count, check_settings, shown
-from triomq.client.background import open_background
-from triomq.client.config import ConsumerSettings, namesrv_addresses
-from triomq.client.consumer.allocation import allocate_average
-from triomq.client.consumer.broker_requests import BrokerRequests
-from triomq.client.consumer.member_spec import MemberSpec
-from triomq.client.consumer.observed import Observers
-from triomq.client.consumer.offsets import ConsumeFrom, Start, StartPoint
-from triomq.client.consumer.pop.durations import Duration, check_duration, check_invisible
-from triomq.client.consumer.pop.leased_message import LeasedMessage
-from triomq.client.consumer.pop.pop_membership import PopMembership, open_pop_calls
-from triomq.client.consumer.pop.pop_requests import POP_MAX
-from triomq.client.consumer.pop.receiver import Receiver
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.subscribing import Subscriptions, check_filters, make_subscriptions
-from triomq.client.errors import NotRunning, SettingsError
-from triomq.client.heartbeats import JoinedGroups
-from triomq.client.lifetime import Lifetime
-from triomq.client.names import check_group, check_topic
-from triomq.client.session import open_session
+from triomq.client.core.arguments import check_count, check_settings, shown
+from triomq.client.core.background import open_background
+from triomq.client.core.config import ConsumerSettings, namesrv_addresses
+from triomq.client.core.errors import NotRunning, SettingsError
+from triomq.client.core.heartbeats import JoinedGroups
+from triomq.client.core.lifetime import Lifetime
+from triomq.client.core.names import check_group, check_topic
+from triomq.client.core.session import open_session
+from triomq.client.receiving.allocation import allocate_average
+from triomq.client.receiving.member_spec import MemberSpec
+from triomq.client.receiving.observed import Observers
+from triomq.client.receiving.offsets import ConsumeFrom, Start, StartPoint
+from triomq.client.receiving.pop.durations import Duration, check_duration, check_invisible
+from triomq.client.receiving.pop.leased_message import LeasedMessage
+from triomq.client.receiving.pop.pop_membership import PopMembership, open_pop_calls
+from triomq.client.receiving.pop.pop_requests import POP_MAX
+from triomq.client.receiving.pop.receiver import Receiver
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.subscribing import Subscriptions, check_filters, make_subscriptions
+from triomq.client.sdk.broker_requests import BrokerRequests
 from triomq.client.spans.consuming import add_spans
 from triomq.client.trace.dispatcher import open_trace
 from triomq.remoting.protocol.bodies.heartbeat import CONSUME_PASSIVELY, ConsumerData

@@ -27,11 +27,11 @@ import attrs
 import msgspec
 import trio
 
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import NotRunning, SendFailed, SendTimeout, TrioMQError
-from triomq.client.producer.encoding import OutgoingMessage, make_carrier
-from triomq.client.producer.receipt import SendReceipt, split_receipt
-from triomq.client.producer.sender import Sender
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import NotRunning, SendFailed, SendTimeout, TrioMQError
+from triomq.client.sending.encoding import OutgoingMessage, make_carrier
+from triomq.client.sending.receipt import SendReceipt, split_receipt
+from triomq.client.sending.sender import Sender
 from triomq.remoting.protocol.batch import ELEMENT_BYTES
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import attrs
 
-from triomq.client.producer.encoding import OutgoingMessage
-from triomq.client.producer.queue_choice import RoundRobin, has_several_brokers
-from triomq.client.producer.request import SendRequests
-from triomq.client.routes import KnownRoutes
-from triomq.client.session import SessionObserver
+from triomq.client.core.routes import KnownRoutes
+from triomq.client.core.session import SessionObserver
+from triomq.client.sending.encoding import OutgoingMessage
+from triomq.client.sending.queue_choice import RoundRobin, has_several_brokers
+from triomq.client.sending.request import SendRequests
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.command import Outgoing
 from triomq.remoting.protocol.request_template import RequestTemplate

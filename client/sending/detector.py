@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import trio
 
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import TrioMQError
-from triomq.client.producer.faults import BrokerFault, LatencyFaults
-from triomq.client.session import Session
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import TrioMQError
+from triomq.client.core.session import Session
+from triomq.client.sending.faults import BrokerFault, LatencyFaults
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader

@@ -14,12 +14,12 @@ from typing import SupportsIndex
 import attrs
 import msgspec
 
-from triomq.client.arguments import check_delay_level, key_words, shown, whole_number
-from triomq.client.broker_errors import shorten
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import MessageInvalid, TopicInvalid
-from triomq.client.names import check_topic
-from triomq.remoting.errors import LocalProtocolError
+from triomq.client.core.arguments import check_delay_level, key_words, shown, whole_number
+from triomq.client.core.broker_errors import shorten
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import MessageInvalid, TopicInvalid
+from triomq.client.core.names import check_topic
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.batch import ELEMENT_BYTES, encode_batch
 from triomq.remoting.protocol.compression import compress_body
 from triomq.remoting.protocol.ids import UniqueIds

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from triomq.client.producer.queue_choice import Q, RoundRobin
+from triomq.client.sending.queue_choice import Q, RoundRobin
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 ISOLATED_SECONDS = 10.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from triomq.client.arguments import key_words, shown
-from triomq.client.errors import MessageInvalid
-from triomq.client.producer.queue_choice import Selector, choose_by_key
-from triomq.client.producer.sender import SendTarget
+from triomq.client.core.arguments import key_words, shown
+from triomq.client.core.errors import MessageInvalid
+from triomq.client.sending.queue_choice import Selector, choose_by_key
+from triomq.client.sending.sender import SendTarget
 from triomq.remoting.protocol.message import Message
 
 MESSAGE_AND_FIELDS = (

@@ -13,8 +13,8 @@ from typing import Protocol, SupportsIndex, TypeVar
 
 import attrs
 
-from triomq.client.arguments import shown, whole_number
-from triomq.client.errors import MessageInvalid
+from triomq.client.core.arguments import shown, whole_number
+from triomq.client.core.errors import MessageInvalid
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.java_hash import index_by_hash
 from triomq.remoting.protocol.message import Message

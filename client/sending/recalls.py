@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from triomq.client.arguments import shown
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import MessageInvalid
-from triomq.client.lifetime import Lifetime
-from triomq.client.producer.receipt import SendReceipt
-from triomq.client.producer.sender import Sender
+from triomq.client.core.arguments import shown
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import MessageInvalid
+from triomq.client.core.lifetime import Lifetime
+from triomq.client.sending.receipt import SendReceipt
+from triomq.client.sending.sender import Sender
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.send import RecallMessageHeader

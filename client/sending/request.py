@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.client.config import ProducerSettings
-from triomq.client.producer.encoding import OutgoingMessage
+from triomq.client.core.config import ProducerSettings
+from triomq.client.sending.encoding import OutgoingMessage
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, request

@@ -1,6 +1,6 @@
 """The attempts of one send: which queue, how long, what to do after a failure.
 
-``client/retry.py`` describes how this differs from the official client.
+``client/core/retry.py`` describes how this differs from the official client.
 
 Source: client/…/impl/producer/DefaultMQProducerImpl.java#sendDefaultImpl, sendKernelImpl;
 MQClientAPIImpl.java#processSendResponse.
@@ -15,10 +15,10 @@ from typing import SupportsIndex
 import attrs
 import trio
 
-from triomq.client.back_off import back_off, until_reached
-from triomq.client.calls import read_header
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import (
+from triomq.client.core.back_off import back_off, until_reached
+from triomq.client.core.calls import read_header
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import (
     Attempt,
     BrokerError,
     BrokerStopping,
@@ -32,20 +32,9 @@ from triomq.client.errors import (
     from_remoting,
     request_name,
 )
-from triomq.client.message_hooks import SendContext, SendHook, call_hooks
-from triomq.client.producer.destinations import (
-    DestinationTable,
-    QueueDestination,
-    TopicDestinations,
-    random_position,
-)
-from triomq.client.producer.encoding import OutgoingMessage
-from triomq.client.producer.faults import LatencyFaults, SilentBrokers
-from triomq.client.producer.in_flight import InFlight
-from triomq.client.producer.queue_choice import find_queue, selected
-from triomq.client.producer.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
-from triomq.client.producer.request import SendRequests
-from triomq.client.retry import (
+from triomq.client.core.message_hooks import SendContext, SendHook, call_hooks
+from triomq.client.core.message_trace import MessageTrace
+from triomq.client.core.retry import (
     concerns_broker,
     is_unconnected,
     listed_attempts,
@@ -53,11 +42,22 @@ from triomq.client.retry import (
     may_send_again,
     try_seconds,
 )
-from triomq.client.session import Session
-from triomq.client.trace.message_trace import MessageTrace
-from triomq.client.unique_ids import make_unique_ids
+from triomq.client.core.session import Session
+from triomq.client.core.unique_ids import make_unique_ids
+from triomq.client.sending.destinations import (
+    DestinationTable,
+    QueueDestination,
+    TopicDestinations,
+    random_position,
+)
+from triomq.client.sending.encoding import OutgoingMessage
+from triomq.client.sending.faults import LatencyFaults, SilentBrokers
+from triomq.client.sending.in_flight import InFlight
+from triomq.client.sending.queue_choice import find_queue, selected
+from triomq.client.sending.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
+from triomq.client.sending.request import SendRequests
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode, version_name
 from triomq.remoting.protocol.command import ONEWAY_FLAG, Command

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from math import ceil, isfinite
 
-from triomq.client.arguments import shown
-from triomq.client.errors import MessageInvalid
+from triomq.client.core.arguments import shown
+from triomq.client.core.errors import MessageInvalid
 from triomq.remoting.protocol.message_properties import TIMER_DELAY_MS, TIMER_DELIVER_MS
 
 Delay = float | timedelta

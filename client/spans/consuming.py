@@ -5,8 +5,8 @@ Consumers without spans load none of OpenTelemetry and run none of its code.
 
 from __future__ import annotations
 
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.observed import Observers
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.receiving.observed import Observers
 from triomq.client.spans.tracer import tracer_of
 
 

@@ -22,7 +22,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from triomq.client.message_hooks import ConsumeContext, SettleContext
+from triomq.client.core.message_hooks import ConsumeContext, SettleContext
 from triomq.client.spans import attributes as names
 
 _SPAN, _TOKEN = "triomq.spans.span", "triomq.spans.token"

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import trio
 
-from triomq.client.config import ProducerSettings
-from triomq.client.producer.auto_batch import Accumulator
-from triomq.client.producer.sender import Sender
-from triomq.client.session import Session
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.message_trace import MessageTrace
+from triomq.client.core.session import Session
+from triomq.client.sending.auto_batch import Accumulator
+from triomq.client.sending.sender import Sender
 from triomq.client.spans.tracer import tracer_of
-from triomq.client.trace.message_trace import MessageTrace
 
 
 def make_sender(

@@ -23,12 +23,12 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from triomq.client.producer.auto_batch import Accumulator, BatchKey
-from triomq.client.producer.encoding import OutgoingMessage
-from triomq.client.producer.receipt import SendReceipt
-from triomq.client.producer.sender import Sender, SendTarget
+from triomq.client.sending.auto_batch import Accumulator, BatchKey
+from triomq.client.sending.encoding import OutgoingMessage
+from triomq.client.sending.receipt import SendReceipt
+from triomq.client.sending.sender import Sender, SendTarget
 from triomq.client.spans import attributes as names
-from triomq.remoting.address import parse_address
+from triomq.remoting.core.address import parse_address
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.message_properties import UNIQ_KEY, parse_properties

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 
 
 def tracer_of(settings: ClientSettings) -> Any:

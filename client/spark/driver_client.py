@@ -19,7 +19,7 @@ from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.pull_refusals import PERMANENT_REFUSALS, refused_pull
 from triomq.client.spark.records import Block, read_records
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.offset import (

@@ -15,7 +15,7 @@ from triomq.client.spark.offsets import Queue
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.name_servers import NameServers
-from triomq.remoting.errors import ConnectionLost, RemotingError
+from triomq.remoting.core.errors import ConnectionLost, RemotingError
 from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicNames
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from triomq.client.spark.offsets import Queue
-from triomq.remoting.address import parse_address_list
+from triomq.remoting.core.address import parse_address_list
 
 TOPIC_PATTERN = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from triomq.client.spark.errors import SourceError
 from triomq.client.spark.offsets import Queue
-from triomq.remoting.errors import ProtocolError
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.inner_batch import INNER_FLAGS, unwrapped
 from triomq.remoting.protocol.record import (
     MAGIC_V1,

@@ -24,7 +24,7 @@ from triomq.client.spark.records import Block
 from triomq.client.spark.topic_lives import LastMessage, first_store_time
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.pull import (

@@ -22,16 +22,16 @@ from math import inf
 import attrs
 import trio
 
-from triomq.client.background import open_background
-from triomq.client.config import ClientSettings, ProducerSettings
-from triomq.client.errors import RouteNotFound, TrioMQError
-from triomq.client.heartbeats import JoinedGroups
-from triomq.client.producer.encoding import prepare
-from triomq.client.producer.sender import Sender
-from triomq.client.session import open_session
-from triomq.client.trace.message_trace import MessageTrace
-from triomq.client.trace.trace_records import TraceBatch, TraceRecord, pack_traces
-from triomq.remoting.log_limit import LogLimit
+from triomq.client.core.background import open_background
+from triomq.client.core.config import ClientSettings, ProducerSettings
+from triomq.client.core.errors import RouteNotFound, TrioMQError
+from triomq.client.core.heartbeats import JoinedGroups
+from triomq.client.core.message_trace import MessageTrace
+from triomq.client.core.session import open_session
+from triomq.client.core.trace_records import TraceBatch, TraceRecord, pack_traces
+from triomq.client.sending.encoding import prepare
+from triomq.client.sending.sender import Sender
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.names import GROUP_LENGTH_MAX
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from triomq.client.trace.trace_records import (
+from triomq.client.core.trace_records import (
     ConsumeOutcome,
     EndTransactionRecord,
     PubRecord,
@@ -18,7 +18,7 @@ from triomq.client.trace.trace_records import (
     decode_trace,
     trace_keys,
 )
-from triomq.remoting.errors import ProtocolError
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.short_repr import short_text, short_value

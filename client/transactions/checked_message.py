@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from triomq.client.consumer.pushed_message import PushedMessage
+from triomq.client.receiving.pushed_message import PushedMessage
 from triomq.client.transactions.outcomes import TransactionOutcome
 from triomq.remoting.protocol.message_properties import TRANSACTION_CHECK_TIMES
 from triomq.remoting.protocol.short_repr import short_text

@@ -16,14 +16,14 @@ import logging
 import attrs
 import trio
 
-from triomq.client.arguments import shown
-from triomq.client.config import ProducerSettings
+from triomq.client.core.arguments import shown
+from triomq.client.core.config import ProducerSettings
 from triomq.client.transactions.calling import called
 from triomq.client.transactions.checked_message import CheckedMessage, CheckHandler
 from triomq.client.transactions.ends import TransactionEnds
 from triomq.client.transactions.outcomes import Outcomes, TransactionOutcome
-from triomq.remoting.errors import ProtocolError, RemoteProtocolError
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import ProtocolError, RemoteProtocolError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.transaction import (
     CheckTransactionHeader,

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from triomq.client.errors import ConnectionFailed, TrioMQError
-from triomq.client.failure_log import FailureLog
-from triomq.client.producer.receipt import SendReceipt
-from triomq.client.session import Session
-from triomq.client.trace.message_trace import COMMITTED, ROLLED_BACK, UNDECIDED, MessageTrace
+from triomq.client.core.errors import ConnectionFailed, TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.message_trace import COMMITTED, ROLLED_BACK, UNDECIDED, MessageTrace
+from triomq.client.core.session import Session
+from triomq.client.sending.receipt import SendReceipt
 from triomq.client.transactions.outcomes import TransactionOutcome
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request

@@ -12,9 +12,9 @@ from typing import Any
 
 import attrs
 
-from triomq.client.arguments import shown
-from triomq.client.errors import SettingsError
-from triomq.client.producer.receipt import SendReceipt
+from triomq.client.core.arguments import shown
+from triomq.client.core.errors import SettingsError
+from triomq.client.sending.receipt import SendReceipt
 from triomq.client.transactions.outcomes import TransactionOutcome
 from triomq.remoting.protocol.message import Message
 

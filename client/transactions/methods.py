@@ -13,15 +13,15 @@ from typing import SupportsIndex
 import attrs
 import trio
 
-from triomq.client.arguments import check_seconds
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import MessageInvalid, NotRunning, SettingsError
-from triomq.client.lifetime import Lifetime
-from triomq.client.producer.encoding import OutgoingMessage, prepare
-from triomq.client.producer.message_arguments import as_message, queue_choice
-from triomq.client.producer.queue_choice import Selector
-from triomq.client.producer.sender import Sender, SendTarget
-from triomq.client.session import Session
+from triomq.client.core.arguments import check_seconds
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import MessageInvalid, NotRunning, SettingsError
+from triomq.client.core.lifetime import Lifetime
+from triomq.client.core.session import Session
+from triomq.client.sending.encoding import OutgoingMessage, prepare
+from triomq.client.sending.message_arguments import as_message, queue_choice
+from triomq.client.sending.queue_choice import Selector
+from triomq.client.sending.sender import Sender, SendTarget
 from triomq.client.transactions.calling import called
 from triomq.client.transactions.checked_message import CheckHandler
 from triomq.client.transactions.checks import CheckAnswers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from triomq.client.portal import Portal
-from triomq.client.producer.receipt import SendReceipt
+from triomq.client.core.portal import Portal
+from triomq.client.sending.receipt import SendReceipt
 from triomq.client.transactions.outcomes import TransactionOutcome
 from triomq.client.transactions.transaction import Transaction
 

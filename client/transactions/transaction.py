@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 import attrs
 import trio
 
-from triomq.client.arguments import shown
-from triomq.client.errors import AlreadySettled, NotRunning, SendFailed, SettingsError
-from triomq.client.producer.receipt import SendReceipt, SendStatus
+from triomq.client.core.arguments import shown
+from triomq.client.core.errors import AlreadySettled, NotRunning, SendFailed, SettingsError
+from triomq.client.sending.receipt import SendReceipt, SendStatus
 from triomq.client.transactions.ends import TransactionEnds
 from triomq.client.transactions.outcomes import Outcomes, TransactionOutcome
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import attrs
 import msgspec
 
+from triomq.remoting.core.settings import ConfigError, Kind, flag, setting
 from triomq.remoting.protocol.signing import Credentials
-from triomq.remoting.settings import ConfigError, Kind, flag, setting
 
 
 class _InitialUser(msgspec.Struct):

@@ -18,7 +18,7 @@ from triomq.remoting.access.documents import rules_body, rules_of_policy, user_b
 from triomq.remoting.access.resources import ResourcePattern
 from triomq.remoting.access.rules import AccessRules, PolicyType
 from triomq.remoting.access.users import SUBJECT, AccessUser, UserTable, refused
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies import auth
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.auth import AclHeader, DeleteAclHeader, ListAclsHeader

@@ -11,7 +11,7 @@ import attrs
 from triomq.remoting.access.resources import Need
 from triomq.remoting.access.rules import AccessRule
 from triomq.remoting.access.users import AccessUser, UserTable, refused
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 
 
 class Check(enum.Enum):

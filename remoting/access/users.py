@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import attrs
 
 from triomq.remoting.access.rules import AccessRules
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.signing import ACCESS_KEY, is_signed_by
 

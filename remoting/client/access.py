@@ -17,9 +17,9 @@ import attrs
 
 from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.client.rpc_hooks import RpcHook, Serialisation, Signing
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.signing import Credentials
-from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls, read_properties
 
 CREDENTIALS_FILE_VARIABLE = "TRIOMQ_CREDENTIALS"

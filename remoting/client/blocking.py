@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from triomq.remoting.address import parse_address
 from triomq.remoting.client.loss_reason import sending_failed, with_hint
 from triomq.remoting.client.proxies import SocksProxies, dial_through_blocking
 from triomq.remoting.client.rpc_hooks import RpcHook
 from triomq.remoting.client.time_outs import TimeOuts
-from triomq.remoting.errors import (
+from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.errors import (
     ConnectFailed,
     ConnectionLost,
     RemoteProtocolError,
@@ -28,12 +28,12 @@ from triomq.remoting.errors import (
     RequestTimeout,
     TlsFailed,
 )
-from triomq.remoting.open_files import explained
+from triomq.remoting.core.open_files import explained
+from triomq.remoting.core.settings import ConfigError
+from triomq.remoting.core.socket_options import set_stream_options
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer, PeerStatistics
-from triomq.remoting.settings import ConfigError
-from triomq.remoting.socket_options import set_stream_options
 from triomq.remoting.tls.client import Tls
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ import attrs
 import msgspec
 import trio
 
-from triomq.remoting.busy_poll import BusyPoll, busy_poll
 from triomq.remoting.client.loss_reason import sending_failed, with_hint
 from triomq.remoting.client.time_outs import TimeOuts
-from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.busy_poll import BusyPoll, busy_poll
+from triomq.remoting.core.errors import ConnectionLost, RemotingError, RequestTimeout
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, Outgoing
 from triomq.remoting.protocol.peer import ClientPeer

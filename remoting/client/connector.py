@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from triomq.remoting.address import parse_address
 from triomq.remoting.client.connection import ClientConnection
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.dial import dial, dial_through
-from triomq.remoting.errors import (
+from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.errors import (
     ConnectFailed,
     ConnectionLost,
     LocalProtocolError,
@@ -33,8 +33,9 @@ from triomq.remoting.errors import (
     RemoteProtocolError,
     TlsFailed,
 )
-from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.open_files import explained
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.open_files import explained
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import (
     RESPONSE_FLAG,
@@ -44,7 +45,6 @@ from triomq.remoting.protocol.command import (
     response_to,
 )
 from triomq.remoting.protocol.peer import ClientPeer
-from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
 
 if TYPE_CHECKING:

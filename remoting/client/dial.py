@@ -7,10 +7,10 @@ import socket
 
 import trio
 
-from triomq.remoting.address import parse_address
 from triomq.remoting.client.proxies import SocksProxy, proxy_left
+from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.socket_options import set_stream_options
 from triomq.remoting.protocol.socks import SocksDialogue
-from triomq.remoting.socket_options import set_stream_options
 
 ADDRESS_SECONDS = 1.0
 """How long one address of a host may stay silent before the next one is tried."""

@@ -16,8 +16,13 @@ from functools import partial
 
 import trio
 
-from triomq.remoting.address import bare_host, format_address, parse_address, parse_address_list
-from triomq.remoting.errors import ConnectFailed
+from triomq.remoting.core.address import (
+    bare_host,
+    format_address,
+    parse_address,
+    parse_address_list,
+)
+from triomq.remoting.core.errors import ConnectFailed
 
 DEFAULT_SUBGROUP = "nsaddr"
 DOMAIN_PORT = 8080

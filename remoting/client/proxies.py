@@ -20,12 +20,12 @@ import socket
 
 import attrs
 
-from triomq.remoting.address import parse_address
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.errors import RemoteProtocolError
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.short_repr import short_count
 from triomq.remoting.protocol.socks import SocksDialogue
 from triomq.remoting.protocol.structs import msgspec
-from triomq.remoting.settings import ConfigError
 
 EVERY_SERVER = "0.0.0.0/0"
 _EXAMPLE = 'write {"0.0.0.0/0":{"addr":"host:1080"}}'

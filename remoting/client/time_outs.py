@@ -4,7 +4,7 @@ from math import inf
 
 import attrs
 
-from triomq.remoting.socket_options import SILENT_SECONDS
+from triomq.remoting.core.socket_options import SILENT_SECONDS
 
 
 @attrs.define(eq=False)

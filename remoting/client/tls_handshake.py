@@ -8,7 +8,7 @@ import ssl
 import trio
 
 from triomq.remoting.client.dial import send_all
-from triomq.remoting.errors import TlsFailed
+from triomq.remoting.core.errors import TlsFailed
 from triomq.remoting.tls.stream import TlsStream
 
 _READ_BYTES = 16 * 1024

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from triomq import __version__
-from triomq.remoting.properties_file import Entry, PropertiesError, decode_text, parse_entries
-from triomq.remoting.settings import ConfigError, Source
+from triomq.remoting.core.properties_file import Entry, PropertiesError, decode_text, parse_entries
+from triomq.remoting.core.settings import ConfigError, Source
 
 
 def make_parser(program: str, description: str) -> argparse.ArgumentParser:

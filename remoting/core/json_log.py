@@ -6,7 +6,7 @@ import json
 import logging
 from datetime import UTC, datetime
 
-from triomq.remoting.printable import printable_lines
+from triomq.remoting.core.printable import printable_lines
 
 
 class JsonFormatter(logging.Formatter):

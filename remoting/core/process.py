@@ -25,13 +25,13 @@ from typing import Protocol, TypeVar
 import attrs
 import trio
 
-from triomq.remoting import open_files
-from triomq.remoting.interrupt import interrupted
-from triomq.remoting.json_log import JsonFormatter
-from triomq.remoting.printable import PrintableFormatter, printable
-from triomq.remoting.properties_file import format_properties
-from triomq.remoting.settings import ConfigError, Loaded, render
-from triomq.remoting.task_dump import task_lines
+from triomq.remoting.core import open_files
+from triomq.remoting.core.interrupt import interrupted
+from triomq.remoting.core.json_log import JsonFormatter
+from triomq.remoting.core.printable import PrintableFormatter, printable
+from triomq.remoting.core.properties_file import format_properties
+from triomq.remoting.core.settings import ConfigError, Loaded, render
+from triomq.remoting.core.task_dump import task_lines
 
 _log = logging.getLogger(__name__)
 C = TypeVar("C")

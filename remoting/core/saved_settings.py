@@ -14,10 +14,10 @@ from typing import Protocol, TypeVar
 import attrs
 import trio
 
-from triomq.remoting.atomic_file import DamagedFile, read_file, replace_file
-from triomq.remoting.java_keys import KeyTable
-from triomq.remoting.properties_file import format_properties, parse_entries
-from triomq.remoting.settings import ConfigError, Loaded, Source, load
+from triomq.remoting.core.atomic_file import DamagedFile, read_file, replace_file
+from triomq.remoting.core.java_keys import KeyTable
+from triomq.remoting.core.properties_file import format_properties, parse_entries
+from triomq.remoting.core.settings import ConfigError, Loaded, Source, load
 
 _HEADING = (
     "# Settings that were changed while the program ran. They win over its file, and options (-D)"

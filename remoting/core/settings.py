@@ -20,9 +20,9 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from triomq.remoting.address import parse_address_list
-from triomq.remoting.java_keys import KeyRow, KeyTable
-from triomq.remoting.properties_file import Entry
+from triomq.remoting.core.address import parse_address_list
+from triomq.remoting.core.java_keys import KeyRow, KeyTable
+from triomq.remoting.core.properties_file import Entry
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 _Value = TypeVar("_Value")

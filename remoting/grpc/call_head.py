@@ -14,7 +14,7 @@ from http import HTTPStatus
 
 import attrs
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
 
 ENCODINGS = ("identity", "gzip")

@@ -22,7 +22,7 @@ from triomq.remoting.grpc.frames import (
     ErrorCode,
     SessionRefused,
 )
-from triomq.remoting.limits import Limits
+from triomq.remoting.protocol.limits import Limits
 
 CONTINUATIONS_MAX = 32
 BURST_SECONDS = 10

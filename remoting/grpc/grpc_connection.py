@@ -18,8 +18,9 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.remoting.address import format_address
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.address import format_address
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.grpc.call_head import CallHead
 from triomq.remoting.grpc.call_statistics import UNKNOWN_PATH, CallCounters
 from triomq.remoting.grpc.frame_budgets import AddressResets
@@ -33,8 +34,7 @@ from triomq.remoting.grpc.http2_session import (
 from triomq.remoting.grpc.liveness import LifeSign, Liveness
 from triomq.remoting.grpc.methods import CallContext, Method, MethodTable
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
-from triomq.remoting.limits import Limits
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.connection import BytesFilter
 
 _log = logging.getLogger(__name__)

@@ -19,21 +19,21 @@ import socket
 import attrs
 import trio
 
-from triomq.remoting import open_files
-from triomq.remoting.address import format_address, plain_host
+from triomq.remoting.core import open_files
+from triomq.remoting.core.address import format_address, plain_host
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.open_files import ConnectionBudget, Places
+from triomq.remoting.core.socket_options import set_stream_options
 from triomq.remoting.grpc.call_statistics import CallCounters, GrpcStatistics
 from triomq.remoting.grpc.frame_budgets import AddressResets
 from triomq.remoting.grpc.grpc_connection import GrpcConnection, GrpcShared
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.http2_session import Buffers
 from triomq.remoting.grpc.methods import MethodTable
-from triomq.remoting.limits import Limits
-from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.open_files import ConnectionBudget, Places
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.connection_sniffer import ConnectionSniffer
 from triomq.remoting.server.listen import OPEN_FIX, open_listener, warn_if_open
-from triomq.remoting.socket_options import set_stream_options
 
 _log = logging.getLogger(__name__)
 

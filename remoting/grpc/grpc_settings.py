@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.remoting.settings import number
+from triomq.remoting.core.settings import number
 
 _MIB = 1024 * 1024
 

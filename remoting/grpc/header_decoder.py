@@ -15,7 +15,7 @@ from hpack import HPACKDecodingError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 
 TABLE_BYTES_MAX = 4096
 """of the dynamic table: what a client may use without being told"""

@@ -40,7 +40,7 @@ from triomq.remoting.grpc.http2_connection import (
 )
 from triomq.remoting.grpc.message_reader import MessageReader, MessageTooLarge, message_prefix
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus, encode_text
-from triomq.remoting.limits import Limits
+from triomq.remoting.protocol.limits import Limits
 
 FRAME_BYTES_MAX = 256 * 1024
 """announced to clients: fewer frames for large messages than with HTTP/2's 16 KiB"""

@@ -15,7 +15,7 @@ import zlib
 import attrs
 
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
-from triomq.remoting.limits import Limits
+from triomq.remoting.protocol.limits import Limits
 
 PREFIX_BYTES = 5
 _GZIP = 16 + zlib.MAX_WBITS

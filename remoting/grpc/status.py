@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 
 STATUS_TEXT_BYTES_MAX = 1024
 """of an encoded ``grpc-message``: many clients refuse trailers above 8 KiB"""

@@ -15,10 +15,10 @@ import attrs
 
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.resources import Action, Need, group_need, topic_need
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.methods import CallContext
-from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.messaging.call_credentials import call_credentials
 from triomq.remoting.messaging.checks import group_name, topic_name
 from triomq.remoting.messaging.status_codes import refused_by_broker

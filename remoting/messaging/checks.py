@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.heartbeat import TAG
+from triomq.remoting.protocol.consuming.tag_expressions import subscription
 from triomq.remoting.protocol.message_properties import RESERVED_PROPERTIES
-from triomq.remoting.protocol.tag_expressions import subscription
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """maxMessageSize"""

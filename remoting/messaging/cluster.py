@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
-from triomq.remoting.errors import RemotingError, RequestTimeout
+from triomq.remoting.core.errors import RemotingError, RequestTimeout
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig

@@ -16,8 +16,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from triomq.remoting.address import format_address
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.address import format_address
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.sent_message import BORN_HOST, TRACE_CONTEXT
 from triomq.remoting.protocol.compression import plain_body

@@ -15,6 +15,7 @@ from contextvars import ContextVar
 import attrs
 import trio
 
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import (
     ClientType,
     Code,
@@ -23,8 +24,6 @@ from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import (
 )
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import TelemetryCommand
 from triomq.remoting.grpc.methods import CallContext
-from triomq.remoting.limits import Limits
-from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.messaging.call_credentials import call_credentials
 from triomq.remoting.messaging.checks import group_name, topic_name
 from triomq.remoting.messaging.cluster import BrokerLink
@@ -41,6 +40,7 @@ from triomq.remoting.protocol.bodies.heartbeat import (
     SubscriptionData,
 )
 from triomq.remoting.protocol.codes import LanguageCode
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.signing import ACCESS_KEY
 
 logger = logging.getLogger(__name__)

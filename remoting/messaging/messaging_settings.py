@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.remoting.settings import flag, number
+from triomq.remoting.core.settings import flag, number
 
 _HOUR_MS = 3_600_000
 

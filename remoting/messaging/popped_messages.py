@@ -10,16 +10,16 @@ from triomq.remoting.messaging.status_codes import Refused, refused_by_broker
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request
-from triomq.remoting.protocol.headers.pop import ChangeInvisibleTimeResponseHeader
-from triomq.remoting.protocol.headers.query import ViewMessageHeader
-from triomq.remoting.protocol.inner_batch import is_inner_batch, unwrap
-from triomq.remoting.protocol.popped_requests import (
+from triomq.remoting.protocol.consuming.popped_requests import (
     ack_request,
     change_request,
     changed_handle,
     dead_letter_request,
     stored_topic,
 )
+from triomq.remoting.protocol.headers.pop import ChangeInvisibleTimeResponseHeader
+from triomq.remoting.protocol.headers.query import ViewMessageHeader
+from triomq.remoting.protocol.inner_batch import is_inner_batch, unwrap
 from triomq.remoting.protocol.receipt_handle import ReceiptHandle
 from triomq.remoting.protocol.record_reader import decode_records
 

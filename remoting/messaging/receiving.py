@@ -14,14 +14,14 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
 )
 from triomq.remoting.grpc.methods import AnswerStream, CallContext
-from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.messaging.checks import (
     check_filter,
     check_invisible_time,
@@ -46,8 +46,8 @@ from triomq.remoting.protocol.bodies.route import PERM_READ
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request
+from triomq.remoting.protocol.consuming.popped_records import popped_records
 from triomq.remoting.protocol.headers.pop import PopMessageHeader, PopMessageResponseHeader
-from triomq.remoting.protocol.popped_records import popped_records
 from triomq.remoting.protocol.record import StoredMessage
 
 logger = logging.getLogger(__name__)

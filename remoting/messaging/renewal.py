@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Iterable
 import attrs
 import trio
 
-from triomq.remoting.errors import RemotingError, RequestTimeout
-from triomq.remoting.limits import Limits
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import RemotingError, RequestTimeout
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.messaging.known_clients import KnownClient
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.popped_messages import RETURN_MS, PoppedMessage
+from triomq.remoting.protocol.limits import Limits
 
 logger = logging.getLogger(__name__)
 

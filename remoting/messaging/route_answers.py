@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_address
 
-from triomq.remoting.address import bare_host
+from triomq.remoting.core.address import bare_host
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.bodies.route import (

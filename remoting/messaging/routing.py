@@ -12,7 +12,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
     QueryAssignmentRequest,
@@ -28,7 +28,7 @@ from triomq.remoting.messaging.route_answers import accepted_types, assignments,
 from triomq.remoting.messaging.status_codes import status, unknown_topic
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig
-from triomq.remoting.turns import ROWS_AT_ONCE
+from triomq.remoting.server.turns import ROWS_AT_ONCE
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from triomq.remoting.errors import ConnectFailed, RemotingError
+from triomq.remoting.core.errors import ConnectFailed, RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (

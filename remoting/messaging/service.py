@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.remoting.errors import Rejected, RemotingError
+from triomq.remoting.core.errors import Rejected, RemotingError
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.grpc.methods import (
@@ -33,7 +33,6 @@ from triomq.remoting.grpc.methods import (
     server_streaming,
     unary,
 )
-from triomq.remoting.limits import Limits
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.client_settings import retry_delay_ms
 from triomq.remoting.messaging.cluster import BrokerLink, Cluster, refused_by_network
@@ -49,6 +48,7 @@ from triomq.remoting.messaging.telemetry import TelemetryStreams
 from triomq.remoting.monitor.metrics import Family, counter, gauge, samples_by_limit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
+from triomq.remoting.protocol.limits import Limits
 
 logger = logging.getLogger(__name__)
 

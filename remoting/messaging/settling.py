@@ -12,7 +12,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
     AckMessageEntry,

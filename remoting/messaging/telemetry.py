@@ -15,7 +15,8 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.remoting.errors import Rejected, RemotingError
+from triomq.remoting.core.errors import Rejected, RemotingError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code, Settings
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
     PrintThreadStackTraceCommand,
@@ -25,7 +26,6 @@ from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
 )
 from triomq.remoting.grpc.methods import AnswerStream, CallContext, RequestStream
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
-from triomq.remoting.log_limit import LogLimit
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.client_settings import merged_settings
 from triomq.remoting.messaging.cluster import Cluster

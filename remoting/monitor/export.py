@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import trio
 
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.monitor.export_settings import ExportSettings
 from triomq.remoting.monitor.metrics import Family, Sample, counter
-from triomq.remoting.settings import ConfigError
 
 if TYPE_CHECKING:
     from triomq.remoting.monitor.otlp import OtlpPush

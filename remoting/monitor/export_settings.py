@@ -10,8 +10,8 @@ import enum
 
 import attrs
 
+from triomq.remoting.core.settings import OPTIONAL_TEXT, ConfigError, Kind, number, setting
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
-from triomq.remoting.settings import OPTIONAL_TEXT, ConfigError, Kind, number, setting
 
 
 class ExporterType(enum.Enum):

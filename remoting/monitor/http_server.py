@@ -21,8 +21,9 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from triomq.remoting.address import format_address
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.address import format_address
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.open_files import ConnectionBudget
 from triomq.remoting.monitor.export import Export
 from triomq.remoting.monitor.export_settings import ExportSettings
 from triomq.remoting.monitor.http import JSON, BadRequest, HttpAnswer, HttpRequest, read_request
@@ -38,7 +39,6 @@ from triomq.remoting.monitor.metrics import (
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.monitor.program_figures import open_file_figures, process_figures
 from triomq.remoting.monitor.seats import Seat, Seats
-from triomq.remoting.open_files import ConnectionBudget
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.listen import open_listener
 

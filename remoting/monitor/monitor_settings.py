@@ -2,7 +2,7 @@
 
 import attrs
 
-from triomq.remoting.settings import TEXT, number, optional_text, setting
+from triomq.remoting.core.settings import TEXT, number, optional_text, setting
 
 
 @attrs.frozen(kw_only=True)

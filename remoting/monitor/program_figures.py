@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from triomq.remoting.core.open_files import ConnectionBudget, limit
 from triomq.remoting.monitor.metrics import (
     Family,
     Histogram,
@@ -15,7 +16,6 @@ from triomq.remoting.monitor.metrics import (
     gauge,
     histogram,
 )
-from triomq.remoting.open_files import ConnectionBudget, limit
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode, request_name
 from triomq.remoting.server.statistics import (
     CREATE_EDGES_SECONDS,

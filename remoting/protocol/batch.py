@@ -12,7 +12,7 @@ Magic and CRC are 0 on the wire and ignored. Source: common/…/message/MessageD
 from collections.abc import Iterable
 from struct import Struct
 
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.message_properties import PROPERTIES_BYTES_MAX
 
 _HEAD = Struct(">iiiii")

@@ -9,7 +9,7 @@ Source: remoting/…/protocol/RemotingCommand.java.
 
 from typing import Protocol, TypeVar
 
-from triomq.remoting.errors import HeaderFieldError, LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import HeaderFieldError, LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol import header_binary, header_json
 from triomq.remoting.protocol.codes import (
     PROTOCOL_VERSION,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.sys_flags import (
     COMPRESSED,
     COMPRESSION_LZ4,

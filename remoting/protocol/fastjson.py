@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.structs import msgspec
 
 DEPTH_MAX = 64

@@ -34,7 +34,7 @@ from typing import (
 
 import attrs
 
-from triomq.remoting.errors import HeaderFieldError, LocalProtocolError
+from triomq.remoting.core.errors import HeaderFieldError, LocalProtocolError
 from triomq.remoting.protocol.structs import msgspec
 
 H = TypeVar("H")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TypeAlias
 
-from triomq.remoting.errors import FrameError, RemoteProtocolError
+from triomq.remoting.core.errors import FrameError, RemoteProtocolError
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 """Java's default limit (``com.rocketmq.remoting.frameMaxLength``), the first four bytes included.

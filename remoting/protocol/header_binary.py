@@ -15,7 +15,7 @@ Source: remoting/…/protocol/RocketMQSerializable.java.
 import struct
 from struct import Struct
 
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.header_json import Buffer, HeaderTuple
 
 _FIXED = Struct(">hBhiii")  # code, language, version, opaque, flag, length of the remark

@@ -14,7 +14,7 @@ remoting/…/protocol/RemotingCommand.java, RemotingSerializable.java.
 import re
 from typing import Any, TypeAlias
 
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
 from triomq.remoting.protocol.fastjson import REQUEST_LIMITS, loads
 from triomq.remoting.protocol.fields import I32, LIMITS

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, TypeAlias
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import PROTOCOL_VERSION, LanguageCode
 from triomq.remoting.protocol.fields import I32, WireField, codec_of, compile_function
 from triomq.remoting.protocol.structs import msgspec

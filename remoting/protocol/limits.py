@@ -6,7 +6,7 @@ from collections import Counter
 
 import attrs
 
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
-from triomq.remoting.address import format_address
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.address import format_address
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.compression import plain_body
 
 if TYPE_CHECKING:

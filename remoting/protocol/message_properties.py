@@ -6,7 +6,7 @@ Source: common/…/message/MessageConst.java, MessageDecoder.java#string2message
 from collections.abc import Mapping
 from typing import Final
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 
 PROPERTIES_BYTES_MAX = 32767
 """The length of the properties is a signed 16-bit number in every record."""

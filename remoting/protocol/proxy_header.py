@@ -11,7 +11,7 @@ from struct import Struct
 
 import attrs
 
-from triomq.remoting.errors import FrameError
+from triomq.remoting.core.errors import FrameError
 
 V1_PREFIX = b"PROXY "
 V2_SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"

@@ -8,7 +8,7 @@ import base64
 import binascii
 from typing import NamedTuple
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 
 VERSION = "v1"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 
 NORMAL, RETRY_V1, RETRY_V2 = 0, 1, 2
 """The topic of a message: the one that was asked for, or one of its two retry topics."""

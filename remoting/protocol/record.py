@@ -27,7 +27,7 @@ from ipaddress import IPv6Address
 from struct import Struct
 from typing import Any, TypeAlias
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.checksum import crc32
 from triomq.remoting.protocol.message_properties import (
     KEYS,

@@ -9,7 +9,7 @@ docs/adr/009-record-readers.md has the reasons.
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.record import (
     BLANK,
     HEAD_V4,

@@ -9,7 +9,7 @@ results.
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from triomq.remoting.errors import HeaderFieldError
+from triomq.remoting.core.errors import HeaderFieldError
 from triomq.remoting.protocol import header_binary, header_json
 from triomq.remoting.protocol.command import RESPONSE_FLAG, serialize_type
 from triomq.remoting.protocol.fields import codec_of

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import PROTOCOL_VERSION
 from triomq.remoting.protocol.fields import codec_of
 from triomq.remoting.protocol.header_json_fast import FRAME_HEAD, entry_template

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.short_repr import masked
 
 ACCESS_KEY = "AccessKey"

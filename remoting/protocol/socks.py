@@ -8,7 +8,7 @@ Source: RFC 1928 (SOCKS5), RFC 1929 (user and password).
 import ipaddress
 from collections.abc import Callable
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 
 _VERSION, _PASSWORD_VERSION = 5, 1
 _NO_AUTHENTICATION, _USER_AND_PASSWORD = 0, 2

@@ -16,8 +16,8 @@ from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.needs import BODY_NEEDS, HEADER_NEEDS, FromBody, FromHeader
 from triomq.remoting.access.resources import Action, Need, topic_need
 from triomq.remoting.access.users import refused
-from triomq.remoting.errors import Rejected, RemotingError
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import Rejected, RemotingError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC

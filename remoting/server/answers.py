@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import encode_response_head
 from triomq.remoting.server.connection import Connection

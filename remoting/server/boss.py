@@ -9,8 +9,8 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.open_files import NONE_LEFT, Places, explained
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.open_files import NONE_LEFT, Places, explained
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,13 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from triomq.remoting.errors import FrameError, HeaderFieldError, RemoteProtocolError, RemotingError
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import (
+    FrameError,
+    HeaderFieldError,
+    RemoteProtocolError,
+    RemotingError,
+)
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode, SerializeType
 from triomq.remoting.protocol.command import (
     ONEWAY_FLAG,

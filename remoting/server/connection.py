@@ -19,9 +19,9 @@ from typing import Protocol, TypeAlias
 import attrs
 import trio
 
-from triomq.remoting.address import format_address
-from triomq.remoting.errors import ConnectionLost, RemotingError, RequestTimeout
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.address import format_address
+from triomq.remoting.core.errors import ConnectionLost, RemotingError, RequestTimeout
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.protocol.peer import ClientPeer

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import attrs
 import trio
 
-from triomq.remoting.errors import FrameError, TlsFailed
+from triomq.remoting.core.errors import FrameError, TlsFailed
 from triomq.remoting.protocol.proxy_header import NoProxyHeader, read_proxy_header
 from triomq.remoting.server.connection import BytesFilter
 from triomq.remoting.tls.security_settings import ProxyMode, Security, ServerTls, TlsMode

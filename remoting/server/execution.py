@@ -13,8 +13,8 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.remoting.errors import Rejected
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.answers import error_remark, send_answers, send_error
 from triomq.remoting.server.requests import Deferred, HandlerResult, Request, Response

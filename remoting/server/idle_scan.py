@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import attrs
 import trio
 
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.server.connection import Connection
 
 _log = logging.getLogger(__name__)

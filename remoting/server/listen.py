@@ -6,8 +6,8 @@ import logging
 import os
 import socket
 
-from triomq.remoting.address import bare_host, format_address
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.address import bare_host, format_address
+from triomq.remoting.core.errors import RemotingError
 
 _log = logging.getLogger(__name__)
 

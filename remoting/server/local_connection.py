@@ -13,8 +13,8 @@ from typing import cast
 import attrs
 import trio
 
-from triomq.remoting.errors import ConnectionLost, RequestTimeout
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import ConnectionLost, RequestTimeout
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.command import Command, encode_command
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.protocol.peer import ClientPeer

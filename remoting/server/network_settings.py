@@ -6,9 +6,9 @@ from functools import partial
 
 import attrs
 
+from triomq.remoting.core.settings import number
 from triomq.remoting.server.config import PoolConfig, ServerConfig, SidePort
 from triomq.remoting.server.poller import open_poller
-from triomq.remoting.settings import number
 
 _OUTBOX_HIGH_BYTES = 4 * 1024 * 1024
 _OUTBOX_HARD_FACTOR = 16

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import trio
 
-from triomq.remoting.busy_poll import BusyPoll, SpinBudget, busy_poll, can_spin
+from triomq.remoting.core.busy_poll import BusyPoll, SpinBudget, busy_poll, can_spin
 
 # The bits of epoll; those of other pollers are translated. Any other bit in an event mask (error,
 # hang-up) means that a read will tell.

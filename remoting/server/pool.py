@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.answers import send_error
 from triomq.remoting.server.config import PoolConfig

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import attrs
 
-from triomq.remoting.errors import Rejected, RemotingError
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.errors import Rejected, RemotingError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.signing import ACCESS_KEY, is_signed_by
 from triomq.remoting.server.answers import error_remark, send_error

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import attrs
 import trio
 
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.server.codec import Codec
 from triomq.remoting.server.connection import BytesFilter, Connection, Outboxes

@@ -21,10 +21,12 @@ from functools import partial
 import attrs
 import trio
 
-from triomq.remoting import open_files
-from triomq.remoting.address import format_address, plain_host
-from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.open_files import ConnectionBudget, Places
+from triomq.remoting.core import open_files
+from triomq.remoting.core.address import format_address, plain_host
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.open_files import ConnectionBudget, Places
+from triomq.remoting.core.socket_options import set_stream_options
+from triomq.remoting.core.task_dump import format_tasks
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.buffer_guard import BufferGuard
@@ -40,8 +42,6 @@ from triomq.remoting.server.requests import Destination
 from triomq.remoting.server.selector import Selector
 from triomq.remoting.server.statistics import ServerStatistics
 from triomq.remoting.server.sweeper import Sweeper
-from triomq.remoting.socket_options import set_stream_options
-from triomq.remoting.task_dump import format_tasks
 
 _log = logging.getLogger(__name__)
 

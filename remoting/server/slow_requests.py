@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import request_name
 from triomq.remoting.server.requests import Request
 

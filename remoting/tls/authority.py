@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.tls.certificates import load_certificates, load_key
 
 _CLOCK_TOLERANCE = timedelta(hours=1)

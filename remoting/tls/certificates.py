@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from triomq.remoting.findings import Finding, Level, advice, ok, problem
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.findings import Finding, Level, advice, ok, problem
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.tls.client import read_pem
 from triomq.remoting.tls.security_settings import ServerTls
 

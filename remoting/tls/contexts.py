@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from triomq.remoting.open_files import explained
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.open_files import explained
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.tls.client import Tls, read_pem
 from triomq.remoting.tls.reload import ReloadingContext
 from triomq.remoting.tls.security_settings import ClientAuth, ServerTls

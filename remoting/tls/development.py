@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.remoting.properties_file import format_properties
+from triomq.remoting.core.properties_file import format_properties
 from triomq.remoting.tls.authority import Pair, issue, load_authority, make_authority
 
 AUTHORITY_DAYS = 3650

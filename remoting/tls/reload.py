@@ -15,9 +15,9 @@ from pathlib import Path
 
 import attrs
 
-from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.open_files import explained, none_left
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.open_files import explained, none_left
+from triomq.remoting.core.settings import ConfigError
 
 _log = logging.getLogger(__name__)
 

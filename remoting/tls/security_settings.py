@@ -18,7 +18,7 @@ from typing import Any
 
 import attrs
 
-from triomq.remoting.settings import (
+from triomq.remoting.core.settings import (
     ConfigError,
     choice,
     flag,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 
-from triomq.remoting.errors import TlsFailed
+from triomq.remoting.core.errors import TlsFailed
 
 _READ_BYTES = 64 * 1024
 

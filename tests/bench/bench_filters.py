@@ -26,12 +26,12 @@ import trio
 
 from triomq.broker.filters.bloom import BITS, bloom_positions
 from triomq.broker.filters.sql92 import compile_filter
-from triomq.broker.processors.filtered_reads import get_filtered
+from triomq.broker.services.filtered_reads import get_filtered
 from triomq.broker.services.filters import Wanted
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Draft
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.results import GetStatus
 from triomq.broker.store.opening import open_store
-from triomq.broker.store.results import GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.message_properties import decode_properties
 from triomq.remoting.protocol.record_reader import read_record

@@ -24,7 +24,7 @@ import attrs
 import trio
 from bench_store import GIVEN, make_drafts
 
-from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from triomq.client.spark.source import RocketMQDataSource
+from triomq.client.spark.sources.source import RocketMQDataSource
 from triomq.sync import Producer
 
 WARM_UP = 2

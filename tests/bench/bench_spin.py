@@ -20,7 +20,7 @@ import trio
 
 from triomq import ClientSettings, Producer, ProducerSettings
 from triomq.client.admin.admin import Admin
-from triomq.remoting.busy_poll import SPIN_SECONDS
+from triomq.remoting.core.busy_poll import SPIN_SECONDS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 

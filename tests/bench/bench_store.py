@@ -22,8 +22,8 @@ from pathlib import Path
 import trio
 import trio.lowlevel
 
-from triomq.broker.store.config import FlushMode, StoreConfig
-from triomq.broker.store.draft import Draft
+from triomq.broker.store.core.config import FlushMode, StoreConfig
+from triomq.broker.store.core.draft import Draft
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.store import MessageStore
 

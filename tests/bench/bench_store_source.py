@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from processes import free_port, our_broker, our_name_server
 
 from tests.support.spark_peers import need_spark
-from triomq.client.spark.store.store_source import RocketMQStoreDataSource
+from triomq.client.spark.sources.store_source import RocketMQStoreDataSource
 from triomq.sync import Message, Producer
 
 TOPIC = "Bench"

@@ -9,7 +9,7 @@ import trio
 from mqadmin_calls import failed, mqadmin
 
 from triomq.client.admin.admin import Admin
-from triomq.client.consumer.push import PushConsumer
+from triomq.client.sdk.push_consumer import PushConsumer
 
 pytestmark = [pytest.mark.compat, pytest.mark.feature("169b")]
 

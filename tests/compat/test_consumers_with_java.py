@@ -26,7 +26,7 @@ from triomq import (
     allocate_consistent_hash,
 )
 from triomq.client.admin.admin import Admin
-from triomq.client.consumer.allocation import Allocation
+from triomq.client.receiving.allocation import Allocation
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 

@@ -15,7 +15,7 @@ from java_bodies import JAVA_BODIES, filled
 from java_headers import FOLDER, Pair, java_headers, pairs
 from processes import java_command
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command

@@ -11,7 +11,7 @@ import trio
 from hooked_cluster import hooked_cluster
 from processes import java_home, java_peer
 
-from triomq.client.producer.producer import Producer
+from triomq.client.sdk.producer import Producer
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.server.requests import Request

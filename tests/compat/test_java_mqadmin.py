@@ -26,8 +26,8 @@ from processes import (
 )
 
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.command_list import LIST
-from triomq.client.admin.commands import load
+from triomq.client.mqadmin.commands import load
+from triomq.client.mqadmin.core.command_list import LIST
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 

@@ -15,8 +15,8 @@ import pyspark
 import pytest
 
 from tests.support.spark_peers import need_spark, open_session
+from triomq.client.pipeline.core.spec import TableSpec
 from triomq.client.pipeline.session import PACKAGES
-from triomq.client.pipeline.spec import TableSpec
 from triomq.client.pipeline.tables.opening import open_table
 from triomq.client.pipeline.tables.table import LakeTable
 

@@ -18,7 +18,7 @@ from proxied_cluster import proxy_config
 
 from triomq.client.proxy.app import ProxyReady, run_proxy
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import RequestTimeout
+from triomq.remoting.core.errors import RequestTimeout
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection, ProducerConnection

@@ -14,7 +14,7 @@ from processes import java_broker, java_home, java_name_server, java_peer
 
 from triomq import Message, Producer, PushConsumer, ReceivedMessage
 from triomq.client.admin.admin import Admin
-from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
+from triomq.client.core.config import ClientSettings, ConsumerSettings, ProducerSettings
 from triomq.remoting.protocol.codes import SerializeType
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]

@@ -23,7 +23,7 @@ from triomq.client import (
     Credentials,
     ProducerSettings,
 )
-from triomq.client.errors import SendFailed
+from triomq.client.core.errors import SendFailed
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.protocol.codes import RequestCode

@@ -20,7 +20,7 @@ from triomq.client.admin.admin import Admin
 from triomq.client.spark.errors import StoreInUse
 from triomq.client.spark.sink.sink_options import parse_sink_options
 from triomq.client.spark.sink.writer import TaskWriter
-from triomq.client.spark.source import RocketMQDataSource
+from triomq.client.spark.sources.source import RocketMQDataSource
 
 pytestmark = [pytest.mark.compat, pytest.mark.spark, pytest.mark.timeout(240)]
 

@@ -18,7 +18,7 @@ from processes import java_command, java_peer
 
 from triomq.client import ClientSettings, ConsumeFrom, ConsumerSettings, ProducerSettings, Tls
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import ConnectionLost, RemotingError
+from triomq.remoting.core.errors import ConnectionLost, RemotingError
 from triomq.remoting.protocol.codes import RequestCode, SerializeType
 from triomq.remoting.protocol.command import Command, request
 from triomq.sync import Producer, PullConsumer

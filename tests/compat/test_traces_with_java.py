@@ -23,8 +23,8 @@ from processes import (
 
 from triomq import Producer, ProducerSettings, PushConsumer
 from triomq.client.admin.admin import Admin
-from triomq.client.config import ClientSettings, ConsumerSettings
-from triomq.client.consumer.received import ReceivedMessage
+from triomq.client.core.config import ClientSettings, ConsumerSettings
+from triomq.client.receiving.received import ReceivedMessage
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(120)]
 

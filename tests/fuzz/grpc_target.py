@@ -13,7 +13,7 @@ from triomq.remoting.grpc.http2_session import (
     Http2Session,
 )
 from triomq.remoting.grpc.status import CallFailed, decode_text, encode_text
-from triomq.remoting.limits import Limits
+from triomq.remoting.protocol.limits import Limits
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = GrpcSettings(

@@ -19,7 +19,7 @@ with atheris.instrument_imports(include=["triomq"]):
     if sys.argv[1] == "arrow":
         targets.arrow_decoder()  # imports the Spark source
 
-from triomq.remoting.errors import RemoteProtocolError  # noqa: E402
+from triomq.remoting.core.errors import RemoteProtocolError  # noqa: E402
 
 
 def main() -> None:

@@ -19,15 +19,15 @@ from header_catalogue import HEADERS
 from triomq.broker.replication.errors import ReplicationError
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
 from triomq.broker.replication.slave_link import SlaveLink
-from triomq.client.trace.trace_records import decode_trace, encode_trace
-from triomq.remoting.errors import FrameError, LocalProtocolError, RemoteProtocolError
-from triomq.remoting.monitor.http import BadRequest, HttpRequest, read_request
-from triomq.remoting.properties_file import (
+from triomq.client.core.trace_records import decode_trace, encode_trace
+from triomq.remoting.core.errors import FrameError, LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.properties_file import (
     PropertiesError,
     decode_text,
     format_properties,
     parse_properties,
 )
+from triomq.remoting.monitor.http import BadRequest, HttpRequest, read_request
 from triomq.remoting.protocol import header_binary, header_json
 from triomq.remoting.protocol.batch import batch_properties, decode_batch, encode_batch
 from triomq.remoting.protocol.bodies.pop import BatchAckBody

@@ -17,7 +17,7 @@ sys.path.insert(0, str(HERE))
 from seeds import seeds, words  # noqa: E402
 from targets import TARGETS  # noqa: E402
 
-from triomq.remoting.errors import RemoteProtocolError  # noqa: E402
+from triomq.remoting.core.errors import RemoteProtocolError  # noqa: E402
 
 FILES = sorted(path for path in (HERE / "corpus").rglob("*.*") if path.is_file())
 

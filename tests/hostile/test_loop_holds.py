@@ -28,7 +28,7 @@ from triomq.broker.wiring import Broker
 from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import ConnectionLost, RemotingError
+from triomq.remoting.core.errors import ConnectionLost, RemotingError
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 

@@ -32,12 +32,11 @@ from triomq.broker.filters.tokens import LENGTH_MAX, FilterInvalid
 from triomq.broker.processors.bodies import BODY_BYTES_MAX, INLINE_BYTES_MAX
 from triomq.broker.replication.errors import ReplicationError
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
-from triomq.remoting.errors import ProtocolError
+from triomq.remoting.core.errors import ProtocolError
+from triomq.remoting.core.properties_file import decode_text, parse_properties
 from triomq.remoting.grpc.grpc_connection import READ_BYTES as GRPC_READ_BYTES
 from triomq.remoting.grpc.http2_session import CallStarted
-from triomq.remoting.limits import SETTINGS_BYTES_MAX
 from triomq.remoting.monitor.http import BadRequest, read_request
-from triomq.remoting.properties_file import decode_text, parse_properties
 from triomq.remoting.protocol import header_binary, header_json
 from triomq.remoting.protocol.batch import ELEMENTS_MAX, decode_batch
 from triomq.remoting.protocol.bodies.registration import (
@@ -50,6 +49,7 @@ from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 from triomq.remoting.protocol.command import decode_frame
 from triomq.remoting.protocol.fastjson import LOOSE_BYTES_MAX, REQUEST_LIMITS, VALUES_MAX, loads
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameBuffer
+from triomq.remoting.protocol.limits import SETTINGS_BYTES_MAX
 from triomq.remoting.protocol.message_properties import PROPERTIES_BYTES_MAX, decode_properties
 from triomq.remoting.protocol.proxy_header import NoProxyHeader, read_proxy_header
 from triomq.remoting.protocol.record_reader import decode_records

@@ -9,7 +9,7 @@ import tls_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.server.connection import BytesFilter
 from triomq.remoting.server.connection_sniffer import ConnectionSniffer, server_context_of
 from triomq.remoting.tls.contexts import client_context

@@ -30,7 +30,7 @@ from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.http2_session import CallEnded, CallStarted, Http2Session
 from triomq.remoting.grpc.message_reader import MessageReader
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus, decode_text, encode_text
-from triomq.remoting.limits import Limits
+from triomq.remoting.protocol.limits import Limits
 
 INITIAL_WINDOW, MAX_FRAME = 4, 5
 

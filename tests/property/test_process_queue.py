@@ -6,7 +6,7 @@ import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from triomq.client.consumer.process_queue import ProcessQueue, PullLimits
+from triomq.client.receiving.process_queue import ProcessQueue, PullLimits
 
 
 @attrs.frozen

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stored_records import encoded_record
 
 from tests.support.protocol_strategies import NAMES, TEXT, bodies, headers
-from triomq.remoting.errors import HeaderFieldError, RemoteProtocolError
+from triomq.remoting.core.errors import HeaderFieldError, RemoteProtocolError
 from triomq.remoting.protocol import bodies as bodies_package
 from triomq.remoting.protocol.batch import decode_batch, encode_batch
 from triomq.remoting.protocol.bodies.auth import Acl

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.golden_data import exchanges
-from triomq.remoting.errors import FrameError, RemoteProtocolError
+from triomq.remoting.core.errors import FrameError, RemoteProtocolError
 from triomq.remoting.protocol import header_binary, header_json
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData

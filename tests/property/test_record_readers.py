@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from stored_records import encoded_record
 
 from tests.support.golden_data import RELEASES, commit_log
-from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.log.draft_reader import DraftReader, read_draft
 from triomq.client.spark.errors import SourceError
 from triomq.client.spark.offsets import Queue

@@ -27,11 +27,12 @@ from stores import SteppingClock, draft
 
 from triomq.broker.inspect.layout import Sizes
 from triomq.broker.inspect.verify import verify
-from triomq.broker.store import index_syncer, recovery
 from triomq.broker.store import opening as store_module
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.errors import StoreError
-from triomq.broker.store.indexer import Indexer
+from triomq.broker.store import recovery
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.errors import StoreError
+from triomq.broker.store.indexing import index_syncer
+from triomq.broker.store.indexing.indexer import Indexer
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.log import flusher as durability
 from triomq.broker.store.log.commit_log import CommitLog

@@ -17,8 +17,8 @@ from simulated_disk import Fault, Operation, SimulatedDisk
 from store_simulation import Simulation, deterministic, simulated_config
 from stores import SteppingClock
 
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.errors import DiskFull, FlushFailed, StoreError, StoreIoError
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.errors import DiskFull, FlushFailed, StoreError, StoreIoError
 from triomq.broker.store.opening import close_files, load_store
 
 BATCHES = 4

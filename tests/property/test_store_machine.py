@@ -32,17 +32,18 @@ from hypothesis.stateful import (
 from simulated_disk import SimulatedDisk
 from stores import SteppingClock, draft, find_bodies, read_all, tiny_config
 
-from triomq.broker.store import cleaner, index_syncer, recovery
-from triomq.broker.store.checkpoint import Checkpoint
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.errors import StoreError
+from triomq.broker.store import cleaner, recovery
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.errors import StoreError
+from triomq.broker.store.core.results import GetStatus
+from triomq.broker.store.indexing import index_syncer
+from triomq.broker.store.io.checkpoint import Checkpoint
 from triomq.broker.store.log import commit_log as commitlog
 from triomq.broker.store.log.flusher import sync_files
 from triomq.broker.store.opening import close_files, finish_store, load_store
-from triomq.broker.store.results import GetStatus
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.record_reader import decode_records
 
 TOPICS = ("A", "B")

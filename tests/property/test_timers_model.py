@@ -27,7 +27,7 @@ from triomq.broker.services.timers.timer_rules import TimerRules, recall_key
 from triomq.broker.services.timers.timer_schedule import TimerSchedule
 from triomq.broker.services.timers.timer_settings import TimerSettings
 from triomq.broker.services.timers.timers import Timers
-from triomq.broker.store.draft import Draft
+from triomq.broker.store.core.draft import Draft
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import close_files, finish_store, load_store
 from triomq.broker.store.timer.timer_check import MARK_POSITION

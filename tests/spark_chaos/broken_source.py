@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from triomq.client.spark.columns import check_schema
 from triomq.client.spark.options import parse_options
-from triomq.client.spark.source import RocketMQDataSource
+from triomq.client.spark.sources.source import RocketMQDataSource
 from triomq.client.spark.stream_reader import RocketMQStreamReader
 
 

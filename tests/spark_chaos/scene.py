@@ -20,8 +20,8 @@ from tests.spark_chaos.spark_host import SparkHost
 from tests.support.processes import our_broker
 from tests.support.spark_peers import Cluster, cluster, wait_for
 from triomq.client.admin.admin import Admin
-from triomq.client.config import ProducerSettings
-from triomq.client.producer.receipt import SendStatus
+from triomq.client.core.config import ProducerSettings
+from triomq.client.sending.receipt import SendStatus
 from triomq.sync import Message, Producer
 
 BROKERS = ("broker-a", "broker-b")

@@ -7,8 +7,8 @@ from typing import Any
 
 from stores import draft, tiny_config
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Draft
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Draft
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.sys_flags import INNER_BATCH, NEED_UNWRAP
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 from triomq.broker import service_set
 from triomq.broker.__main__ import main
 from triomq.broker.services.pop.pops import Pops
-from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.queued_sync import QueuedSync
 from triomq.broker.store.store import MessageStore

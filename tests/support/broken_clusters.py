@@ -23,14 +23,14 @@ from triomq.broker.services.delay_slots import DelaySlots
 from triomq.broker.services.transactions import halves
 from triomq.broker.services.transactions.open_halves import OpenHalves
 from triomq.broker.services.transactions.transactions import Transactions
-from triomq.broker.store.draft import Draft
+from triomq.broker.store.core.draft import Draft
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.log import flusher as durability
 from triomq.broker.store.log.durability import DurabilityResult
 from triomq.broker.store.log.flusher import Flusher
 from triomq.broker.store.store import MessageStore
-from triomq.client import routes
-from triomq.client.routes import TopicQueues
+from triomq.client.core import routes
+from triomq.client.core.routes import TopicQueues
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.names import (
     HALF_TOPIC,

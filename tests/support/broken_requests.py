@@ -8,8 +8,8 @@ import pytest
 
 from triomq.broker.processors.replies import Replies
 from triomq.broker.services.groups import GroupTable
-from triomq.broker.store.draft import Appended
-from triomq.client.requests import replier
+from triomq.broker.store.core.draft import Appended
+from triomq.client.receiving import replier
 from triomq.client.requests.requests import Requests
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.message_properties import CORRELATION_ID

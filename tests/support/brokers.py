@@ -16,7 +16,8 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.properties_file import Entry
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.settings import Source, load
 from triomq.remoting.protocol.bodies.heartbeat import (
     ConsumerData,
     HeartbeatData,
@@ -25,6 +26,7 @@ from triomq.remoting.protocol.bodies.heartbeat import (
 )
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import Command, request
+from triomq.remoting.protocol.consuming.tag_expressions import subscription
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
 from triomq.remoting.protocol.headers.pull import (
     SUBSCRIPTION,
@@ -37,8 +39,6 @@ from triomq.remoting.protocol.headers.topic import CreateTopicHeader
 from triomq.remoting.protocol.message_properties import properties_text
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
-from triomq.remoting.protocol.tag_expressions import subscription
-from triomq.remoting.settings import Source, load
 
 SMALL_STORE = {
     "mappedFileSizeCommitLog": 8 * 1024 * 1024,

@@ -13,8 +13,8 @@ import pytest
 
 LOSS = "loss"
 _failures: dict[str, bool] = {}
-"""Failed test -> whether it is marked ``loss``; its module, if what the test needs failed: a fixture
-of a module is one failure, however many tests want it.
+"""Failed test -> whether it is marked ``loss``. It is the module, if what the test needs failed: a
+fixture of a module is one failure, however many tests want it.
 """
 
 MAY_BE_SKIPPED = {

@@ -15,12 +15,12 @@ from typing import Any
 import attrs
 import httpx
 
-from triomq.client.console import users
 from triomq.client.console.app import make_app
-from triomq.client.console.console_settings import ConsoleSettings
+from triomq.client.console.core import users
+from triomq.client.console.core.console_settings import ConsoleSettings
+from triomq.client.console.core.users import ConsoleUser, UserRole, write_users
+from triomq.client.console.core.visit import Console
 from triomq.client.console.run import open_console
-from triomq.client.console.users import ConsoleUser, UserRole, write_users
-from triomq.client.console.visit import Console
 
 PASSWORD = "correct horse battery"
 ORIGIN = "http://console.test"

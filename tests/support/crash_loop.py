@@ -31,8 +31,8 @@ from crash_pops import PopLedger, Popper
 from store_ledger import Record, scan_log
 
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import RemotingError
-from triomq.remoting.process import ExitCode
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.process import ExitCode
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import request

@@ -17,7 +17,7 @@ import attrs
 from pop_peer import Popped, popped
 
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody, offset_bits
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import request

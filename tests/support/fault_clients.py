@@ -28,10 +28,10 @@ from fault_sends import CONSUMER, producing, send
 
 from triomq import Producer, PushConsumer
 from triomq.client.admin.admin import Admin
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
+from triomq.client.receiving.received import ReceivedMessage
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import request

@@ -28,7 +28,7 @@ from fault_relay import run_relay
 from history import LogPart
 from small_file_system import SmallFileSystem
 
-from triomq.remoting.process import ExitCode
+from triomq.remoting.core.process import ExitCode
 
 HOSTS = ("names", "master", "slave", "clients")
 BROKERS = ("master", "slave")

@@ -15,8 +15,8 @@ from fault_history import DELAYED_TOPIC, Outcome
 from fault_sends import CONSUMER, producing, send
 
 from triomq import PushConsumer
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
+from triomq.client.receiving.received import ReceivedMessage
 
 SENDERS, MEMBERS = 2, 2
 GROUP = "delayed"

@@ -38,7 +38,7 @@ from triomq.broker.replication.slave import ReplicationSlave
 from triomq.broker.roles.role import Role
 from triomq.broker.services.delay import DelayedMessages
 from triomq.namesrv.__main__ import main as namesrv_main
-from triomq.remoting import open_files
+from triomq.remoting.core import open_files
 
 SUPPORT = Path(__file__).resolve().parent
 PR_SET_PDEATHSIG = 1

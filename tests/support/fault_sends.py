@@ -12,9 +12,9 @@ import trio
 from fault_history import Outcome
 
 from triomq import Producer, ProducerSettings
-from triomq.client.config import ClientSettings, ConsumerSettings
-from triomq.client.errors import BrokerError, NoNameServer, SendError, TrioMQError
-from triomq.client.producer.receipt import SendReceipt, SendStatus
+from triomq.client.core.config import ClientSettings, ConsumerSettings
+from triomq.client.core.errors import BrokerError, NoNameServer, SendError, TrioMQError
+from triomq.client.sending.receipt import SendReceipt, SendStatus
 
 CLIENT = ClientSettings(
     request_timeout=2.0,

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from triomq.remoting.address import parse_address
+from triomq.remoting.core.address import parse_address
 from triomq.remoting.protocol.command import Command, decode_frame
 from triomq.remoting.protocol.framing import FrameBuffer
 

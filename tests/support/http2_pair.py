@@ -18,7 +18,7 @@ from triomq.remoting.grpc.http2_session import (
     CallStarted,
     Http2Session,
 )
-from triomq.remoting.limits import Limits
+from triomq.remoting.protocol.limits import Limits
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE = range(9)

@@ -8,9 +8,9 @@ from typing import Any, TextIO
 
 import attrs
 
-from triomq.client.admin.command_line import complain, understand
-from triomq.client.admin.execution import perform
-from triomq.client.admin.general_help import general_answer, show
+from triomq.client.mqadmin.command_line import complain, understand
+from triomq.client.mqadmin.execution import perform
+from triomq.client.mqadmin.general_help import general_answer, show
 from triomq.testing import InProcessCluster
 
 

@@ -21,13 +21,13 @@ from triomq.client.proxy.proxy_config import PROXY_KEYS, ProxyConfig
 from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.properties_file import Entry
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.settings import Source, load
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.route import GetRouteHeader
-from triomq.remoting.settings import Source, load
 
 BROKERS = "broker-a", "broker-b"
 _ids = itertools.count(1)

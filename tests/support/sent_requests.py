@@ -4,7 +4,7 @@ message, and the compressions of stored bodies.
 
 from __future__ import annotations
 
-from triomq.client.message_hooks import SendContext
+from triomq.client.core.message_hooks import SendContext
 
 COMPRESSION_BITS = 0x701
 """The bits of sysFlag that speak of compression: bit 0 says compressed, bits 8 to 10 by what."""

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import trio
 
-from triomq.remoting.open_files import Places
+from triomq.remoting.core.open_files import Places
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command
 from triomq.remoting.protocol.framing import FrameBuffer

@@ -23,8 +23,8 @@ from triomq.client import (
     SendError,
     SendStatus,
 )
-from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
-from triomq.client.errors import TrioMQError
+from triomq.client.core.config import ClientSettings, ConsumerSettings, ProducerSettings
+from triomq.client.core.errors import TrioMQError
 
 DELAYED_TOPIC, GROUP = "D", "R"
 DELAYS = {1: 1.0, 2: 5.0, 3: 10.0}

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.disk_space import Usage
+from triomq.broker.store.core.disk_space import Usage
 from triomq.broker.store.io.disk import Disk, DiskFeatures
 
 SECTOR_BYTES = 64

@@ -65,11 +65,11 @@ from triomq.client import (
     SendStatus,
 )
 from triomq.client.admin.admin import Admin
-from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
-from triomq.client.errors import TrioMQError
+from triomq.client.core.config import ClientSettings, ConsumerSettings, ProducerSettings
+from triomq.client.core.errors import TrioMQError
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.testing import Simulation, simulate
 

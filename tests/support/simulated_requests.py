@@ -28,8 +28,8 @@ from triomq.client import (
     RouteNotFound,
     SendError,
 )
-from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
-from triomq.client.errors import TrioMQError
+from triomq.client.core.config import ClientSettings, ConsumerSettings, ProducerSettings
+from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.message_properties import CORRELATION_ID
 
 REQUEST_TOPIC, GROUP = "Q", "A"

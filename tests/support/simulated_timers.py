@@ -26,8 +26,8 @@ from triomq.client import (
     SendReceipt,
     SendStatus,
 )
-from triomq.client.config import ClientSettings, ProducerSettings
-from triomq.client.errors import TrioMQError
+from triomq.client.core.config import ClientSettings, ProducerSettings
+from triomq.client.core.errors import TrioMQError
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request

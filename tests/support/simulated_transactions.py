@@ -25,8 +25,8 @@ from triomq.client import (
     SendError,
     TransactionOutcome,
 )
-from triomq.client.config import ClientSettings, ProducerSettings
-from triomq.client.errors import TrioMQError
+from triomq.client.core.config import ClientSettings, ProducerSettings
+from triomq.client.core.errors import TrioMQError
 
 TRANSACTION_TOPIC, GROUP = "X", "PX"
 BROKER_SETTINGS = {"transactionTimeOut": 1000, "transactionCheckInterval": 2000}

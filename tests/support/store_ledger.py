@@ -17,8 +17,8 @@ import attrs
 from store_times import check_found_by_key, check_offset_by_time
 from stores import read_all
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.store import MessageStore
 
 MAGIC, BLANK_MAGIC = 0xDAA320A7, 0xCBD43194

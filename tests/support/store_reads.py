@@ -10,15 +10,15 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
-from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.results import GetStatus
 from triomq.broker.store.opening import open_store
-from triomq.broker.store.results import GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.client.spark.columns import COLUMNS, arrow_schema
 from triomq.client.spark.decode import RecordDecoder
 from triomq.client.spark.offsets import Queue
 from triomq.client.spark.records import Block
-from triomq.client.spark.store.store_source import RocketMQStoreDataSource, StoreBatchReader
+from triomq.client.spark.sources.store_source import RocketMQStoreDataSource, StoreBatchReader
 
 BROKER = "broker-a"
 ALL_COLUMNS = StructType([StructField(column.name, column.types[0]) for column in COLUMNS])

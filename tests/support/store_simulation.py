@@ -22,14 +22,14 @@ from simulated_disk import Image, Operation, SimulatedDisk
 from store_ledger import Ledger, Moment, Promise, Record, parse
 from stores import NOW_MS, draft, tiny_config, wait_durable
 
-from triomq.broker.store import index_syncer
-from triomq.broker.store.config import FlushMode, StoreConfig
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import StoreIoError, StoreUnavailable
+from triomq.broker.store.core.config import FlushMode, StoreConfig
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.errors import StoreIoError, StoreUnavailable
+from triomq.broker.store.core.retention import RetentionRules
+from triomq.broker.store.indexing import index_syncer
 from triomq.broker.store.log.durability import DurabilityResult
 from triomq.broker.store.log.flusher import sync_files
 from triomq.broker.store.opening import open_store
-from triomq.broker.store.retention import RetentionRules
 from triomq.broker.store.store import MessageStore
 
 TOPICS = ("A", "B")

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.record import StoredMessage, encode_record
 from triomq.remoting.protocol.record_reader import read_record
 

@@ -12,15 +12,15 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import DiskFull, FlushFailed
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.errors import DiskFull, FlushFailed
+from triomq.broker.store.core.retention import RetentionRules
+from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.follow.log_copy import LogCopy
 from triomq.broker.store.io.disk import Disk, DiskFeatures
 from triomq.broker.store.log.durability import Durability, DurabilityResult
-from triomq.broker.store.retention import RetentionRules
 from triomq.broker.store.store import MessageStore
-from triomq.broker.store.watermark import Watermark
 from triomq.remoting.protocol.message_properties import decode_properties, encode_properties
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records

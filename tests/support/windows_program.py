@@ -10,7 +10,7 @@ import pytest
 import trio
 
 import triomq
-from triomq.client.admin.cli import main as mqadmin
+from triomq.client.mqadmin.cli import main as mqadmin
 
 
 def import_all(package: str, leave_out: tuple[str, ...]) -> None:

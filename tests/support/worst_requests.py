@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from triomq.broker.processors.bodies import BODY_BYTES_MAX
-from triomq.remoting.limits import SETTINGS_BYTES_MAX
 from triomq.remoting.protocol.batch import ELEMENTS_MAX
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, encode_deflated
 from triomq.remoting.protocol.bodies.route import QueueData, TopicRoute
@@ -28,6 +27,7 @@ from triomq.remoting.protocol.headers import (
     transaction,
 )
 from triomq.remoting.protocol.headers import topic as topics
+from triomq.remoting.protocol.limits import SETTINGS_BYTES_MAX
 
 PLAIN = "any"
 """Of a request whose work does not grow with anything."""

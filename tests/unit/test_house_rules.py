@@ -23,31 +23,31 @@ def trees(**sources: str) -> dict[str, ast.Module]:
         ("broker.store.log.commit_log", "import remoting.protocol"),
         ("broker.store.log.commit_log", "from . import codes"),
         ("remoting.protocol.codes", "import triomq.broker"),
-        ("client.admin.cli", "from triomq import Producer"),
+        ("client.mqadmin.cli", "from triomq import Producer"),
         ("broker.store.io.disk", "from triomq.broker.store.log.scan import scan"),
         ("broker.store.io.disk", "from triomq.broker.store import indexer"),
         ("remoting.protocol.headers.send", "from triomq.remoting.protocol.bodies import route"),
-        ("client.consumer.push", "from triomq.client.producer.sender import Sender"),
-        ("client.session", "from triomq.client.consumer.push import PushConsumer"),
-        ("remoting.settings", "from triomq.remoting.server.server import Server"),
+        ("client.sdk.push_consumer", "from triomq.client.sending.sender import Sender"),
+        ("client.core.session", "from triomq.client.sdk.push_consumer import PushConsumer"),
+        ("remoting.core.settings", "from triomq.remoting.server.server import Server"),
     ],
 )
 def test_an_import_against_the_layers_is_found(module: str, line: str) -> None:
-    modules = dict.fromkeys(["broker.store.indexer", "remoting.protocol.bodies.route"])
+    modules = dict.fromkeys(["broker.store.indexing.indexer", "remoting.protocol.bodies.route"])
     assert list(layer_errors(module, ast.parse(line), modules)) != []
 
 
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("client.admin.cli", "from triomq import __version__"),
-        ("client", "from triomq.client.consumer.push import PushConsumer"),
-        ("client.consumer.push", "from triomq.client.session import Session"),
+        ("client.mqadmin.cli", "from triomq import __version__"),
+        ("client", "from triomq.client.sdk.push_consumer import PushConsumer"),
+        ("client.sdk.push_consumer", "from triomq.client.core.session import Session"),
         ("broker.store.io.disk", "from triomq.broker.store import errors"),
     ],
 )
 def test_an_import_along_the_layers_is_allowed(module: str, line: str) -> None:
-    modules = dict.fromkeys(["broker.store.errors", "client.session"])
+    modules = dict.fromkeys(["broker.store.core.errors", "client.core.session"])
     assert list(layer_errors(module, ast.parse(line), modules)) == []
 
 

@@ -16,7 +16,7 @@ from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.cleaning import Cleaning
 from triomq.client.admin.missing import MissingBroker
 from triomq.client.admin.traces import MessageHistory
-from triomq.client.portal import in_loop
+from triomq.client.core.portal import in_loop
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.groups import (
     ConsumerConnection,

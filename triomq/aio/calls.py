@@ -11,9 +11,9 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import trio
 
-from triomq.client.errors import HandlerInvalid, NotRunning
-from triomq.client.lifetime import OnlyAsync
-from triomq.client.portal import CallCancelled, Portal
+from triomq.client.core.errors import HandlerInvalid, NotRunning
+from triomq.client.core.lifetime import OnlyAsync
+from triomq.client.core.portal import CallCancelled, Portal
 
 A = TypeVar("A")
 P = ParamSpec("P")

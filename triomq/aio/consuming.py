@@ -12,9 +12,14 @@ from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_asyncio, call_in_loop
 from triomq.aio.received import BatchHandler, Handler, ReceivedMessage
 from triomq.client import MessageQueue
-from triomq.client.arguments import awaiting, check_count, require_nothing, require_one_argument
-from triomq.client.consumer.portal_messages import Prefetch
-from triomq.client.portal import HandOver
+from triomq.client.core.arguments import (
+    awaiting,
+    check_count,
+    require_nothing,
+    require_one_argument,
+)
+from triomq.client.core.portal import HandOver
+from triomq.client.sdk.portal_messages import Prefetch
 
 
 class PushConsumerBase(AsyncioLifetime[client.PushConsumer]):

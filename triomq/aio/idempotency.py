@@ -12,8 +12,8 @@ import attrs
 
 from triomq.aio.calls import running_loop
 from triomq.aio.received import ReceivedMessage
-from triomq.client.arguments import awaiting, require_nothing
-from triomq.client.errors import HandlerInvalid, NotRunning
+from triomq.client.core.arguments import awaiting, require_nothing
+from triomq.client.core.errors import HandlerInvalid, NotRunning
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
 from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
 from triomq.client.idempotency.sql_store import rows

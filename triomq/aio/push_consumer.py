@@ -1,6 +1,6 @@
 """A ``triomq.PushConsumer`` for asyncio."""
 
-# Written by `make docs` from the signatures in client/consumer/push.py: change them instead.
+# Written by `make docs` from the signatures in client/sdk/push_consumer.py: change them instead.
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from triomq import client
 from triomq.aio.calls import call_in_loop
 from triomq.aio.consuming import PushConsumerBase
 from triomq.aio.received import BatchHandler, Handler
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.allocation import Allocation, allocate_average
-from triomq.client.consumer.member_spec import AssignmentChange
-from triomq.client.consumer.offsets import ConsumeFrom, Start
-from triomq.client.consumer.push import ConsumerStatistics, Mode
-from triomq.client.consumer.subscribing import Subscriptions
-from triomq.client.portal import in_loop
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.portal import in_loop
+from triomq.client.receiving.allocation import Allocation, allocate_average
+from triomq.client.receiving.member_spec import AssignmentChange
+from triomq.client.receiving.offsets import ConsumeFrom, Start
+from triomq.client.receiving.subscribing import Subscriptions
+from triomq.client.sdk.push_consumer import ConsumerStatistics, Mode
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 

@@ -8,7 +8,7 @@ from typing import Self, SupportsIndex
 
 from triomq import client
 from triomq.aio.calls import call_in_loop
-from triomq.client.consumer.portal_messages import PortalMessage
+from triomq.client.sdk.portal_messages import PortalMessage
 
 
 class ReceivedMessage(PortalMessage[client.ReceivedMessage]):

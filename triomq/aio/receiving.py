@@ -15,10 +15,10 @@ import trio
 
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_loop
-from triomq.client.consumer.pop.durations import Duration
-from triomq.client.consumer.portal_messages import PortalMessage
-from triomq.client.errors import NotRunning
-from triomq.client.portal import HandOver
+from triomq.client.core.errors import NotRunning
+from triomq.client.core.portal import HandOver
+from triomq.client.receiving.pop.durations import Duration
+from triomq.client.sdk.portal_messages import PortalMessage
 
 
 class LeasedMessage(PortalMessage[client.LeasedMessage]):

@@ -11,7 +11,7 @@ import trio
 
 from triomq import aio, client, sync
 from triomq.client.runner.command_line import RunOptions
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.settings import ConfigError
 from triomq.runner.targets import load_consumers
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import trio
 
-from triomq.client.errors import NoNameServer, SettingsError
+from triomq.client.core.errors import NoNameServer, SettingsError
 from triomq.client.runner.command_line import PROGRAM, RunOptions, read_options
 from triomq.client.runner.source_changes import SourceChanges
 from triomq.client.runner.supervisor import Supervisor, child_command
-from triomq.remoting.process import ExitCode, report_fatal, set_up_logging
+from triomq.remoting.core.process import ExitCode, report_fatal, set_up_logging
 
 EXIT_CODES = {
     SettingsError: ExitCode.CONFIGURATION,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from triomq import aio, client, sync
-from triomq.client.arguments import shown
-from triomq.remoting.settings import ConfigError
+from triomq.client.core.arguments import shown
+from triomq.remoting.core.settings import ConfigError
 
 KINDS: tuple[type[Any], ...] = (client.PushConsumer, aio.PushConsumer, sync.PushConsumer)
 

@@ -15,15 +15,15 @@ import trio
 
 from triomq import client
 from triomq.client import CallTimeout, MessageQueue
-from triomq.client.arguments import (
+from triomq.client.core.arguments import (
     check_count,
     check_plain,
     check_timeout,
     require_nothing,
     require_one_argument,
 )
-from triomq.client.consumer.portal_messages import Prefetch
-from triomq.client.portal import HandOver
+from triomq.client.core.portal import HandOver
+from triomq.client.sdk.portal_messages import Prefetch
 from triomq.sync.lifetime import BlockingLifetime
 from triomq.sync.received import BatchHandler, Handler, ReceivedMessage
 

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 import attrs
 
-from triomq.client.arguments import check_plain, require_nothing
+from triomq.client.core.arguments import check_plain, require_nothing
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
 from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
 from triomq.client.idempotency.sql_store import rows

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 import trio
 
-from triomq.client.errors import NotRunning
-from triomq.client.portal import Portal
+from triomq.client.core.errors import NotRunning
+from triomq.client.core.portal import Portal
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """A blocking ``triomq.Producer``."""
 
-# Written by `make docs` from the signatures in client/producer/producer.py: change them instead.
+# Written by `make docs` from the signatures in client/sdk/producer.py: change them instead.
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from typing import SupportsIndex, overload
 
 from triomq import client
-from triomq.client.config import ProducerSettings
-from triomq.client.portal import in_loop
-from triomq.client.producer.queue_choice import Selector
-from triomq.client.producer.receipt import SendReceipt
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.portal import in_loop
 from triomq.client.requests.reply_message import ReplyMessage
 from triomq.client.requests.requests import RequestStatistics
+from triomq.client.sending.queue_choice import Selector
+from triomq.client.sending.receipt import SendReceipt
 from triomq.client.transactions.checked_message import CheckHandler
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message import Message

@@ -1,6 +1,6 @@
 """A blocking ``triomq.PullConsumer``."""
 
-# Written by `make docs` from the signatures in client/consumer/pull.py: change them instead.
+# Written by `make docs` from the signatures in client/sdk/pull_consumer.py: change them instead.
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import SupportsIndex
 
 from triomq import client
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.allocation import Allocation, allocate_average
-from triomq.client.consumer.member_spec import AssignmentChange
-from triomq.client.consumer.offsets import ConsumeFrom, Start
-from triomq.client.consumer.subscribing import Sql, Subscriptions
-from triomq.client.portal import in_loop
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.portal import in_loop
+from triomq.client.receiving.allocation import Allocation, allocate_average
+from triomq.client.receiving.member_spec import AssignmentChange
+from triomq.client.receiving.offsets import ConsumeFrom, Start
+from triomq.client.receiving.subscribing import Sql, Subscriptions
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.sync.consuming import PullConsumerBase
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self, SupportsIndex
 
 from triomq import client
-from triomq.client.consumer.portal_messages import PortalMessage
+from triomq.client.sdk.portal_messages import PortalMessage
 
 
 class ReceivedMessage(PortalMessage[client.ReceivedMessage]):

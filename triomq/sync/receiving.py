@@ -14,10 +14,10 @@ from typing import Self, SupportsIndex
 import trio
 
 from triomq import client
-from triomq.client.consumer.pop.durations import Duration
-from triomq.client.consumer.portal_messages import PortalMessage
-from triomq.client.errors import NotRunning
-from triomq.client.portal import HandOver
+from triomq.client.core.errors import NotRunning
+from triomq.client.core.portal import HandOver
+from triomq.client.receiving.pop.durations import Duration
+from triomq.client.sdk.portal_messages import PortalMessage
 from triomq.sync.lifetime import BlockingLifetime
 
 

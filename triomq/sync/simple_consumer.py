@@ -1,16 +1,16 @@
 """A blocking ``triomq.SimpleConsumer``."""
 
-# Written by `make docs` from the signatures in client/consumer/pop/simple.py: change them instead.
+# Written by `make docs` from the signatures in client/sdk/simple_consumer.py: change them instead.
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from triomq import client
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.offsets import ConsumeFrom, Start
-from triomq.client.consumer.pop.durations import Duration
-from triomq.client.consumer.subscribing import Subscriptions
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.receiving.offsets import ConsumeFrom, Start
+from triomq.client.receiving.pop.durations import Duration
+from triomq.client.receiving.subscribing import Subscriptions
 from triomq.sync.receiving import SimpleConsumerBase
 
 

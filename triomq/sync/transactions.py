@@ -11,7 +11,7 @@ from typing import Self
 
 from triomq import client
 from triomq.client import LocalWork, Message, TransactionOutcome, TransactionResult
-from triomq.client.arguments import check_plain
+from triomq.client.core.arguments import check_plain
 from triomq.client.transactions.checked_message import CheckHandler
 from triomq.client.transactions.local import check_local, failed_outcome, known_outcome
 from triomq.client.transactions.portal_transaction import PortalTransaction

@@ -15,10 +15,10 @@ from triomq.broker.processors.pop.pop_checks import MESSAGES_MAX, PopChecks
 from triomq.broker.processors.send.pipeline import NOT_DURABLE
 from triomq.broker.services.pop.held_pops import HeldPops
 from triomq.broker.services.pop.pop_log import QueueKey
-from triomq.broker.store.errors import FlushFailed, StoreUnavailable
+from triomq.broker.store.core.errors import FlushFailed, StoreUnavailable
 from triomq.broker.store.log.durability import DurabilityResult
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.core.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.check_point import Key
 from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody
@@ -30,7 +30,7 @@ from triomq.remoting.protocol.headers.pop import (
 )
 from triomq.remoting.protocol.receipt_handle import NORMAL, ORDERED_QUEUE, RETRY_V1, ReceiptHandle
 from triomq.remoting.server.requests import Deferred, Request, Response, Result
-from triomq.remoting.turns import Turns, in_turns
+from triomq.remoting.server.turns import Turns, in_turns
 
 ACKS_MAX = 4096
 """Check points that one batch names at most."""

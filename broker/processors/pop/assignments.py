@@ -17,9 +17,8 @@ from triomq.broker.services.pop.request_modes import POP, PULL, RequestModes
 from triomq.broker.services.routes import Routes
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import PERM_READ, Topics
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol import names
-from triomq.remoting.protocol.allocation import allocate_average, allocate_circle
 from triomq.remoting.protocol.bodies.assignment import (
     MessageRequestMode,
     MessageRequestModeTable,
@@ -30,9 +29,10 @@ from triomq.remoting.protocol.bodies.assignment import (
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING
 from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.consuming.allocation import allocate_average, allocate_circle
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.turns import ROWS_AT_ONCE
+from triomq.remoting.server.turns import ROWS_AT_ONCE
 
 Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 STRATEGIES: Mapping[str, Allocate] = {"AVG": allocate_average, "AVG_BY_CIRCLE": allocate_circle}

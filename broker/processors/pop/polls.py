@@ -14,7 +14,7 @@ import trio
 from triomq.broker.processors.pop.pop_checks import PopChecks
 from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
 from triomq.broker.services.pop.pops import Pops
-from triomq.broker.store.results import GetStatus
+from triomq.broker.store.core.results import GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import ResponseCode
@@ -28,7 +28,7 @@ from triomq.remoting.protocol.headers.pop import (
 )
 from triomq.remoting.protocol.names import pop_retry_topics
 from triomq.remoting.server.requests import Deferred, Request, Response, Result
-from triomq.remoting.turns import ROWS_AT_ONCE
+from triomq.remoting.server.turns import ROWS_AT_ONCE
 
 BYTES_MAX = 256 * 1024
 

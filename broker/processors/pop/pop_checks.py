@@ -8,11 +8,11 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.pop.pops import NOT_ACTING, TAKING_OVER, Pops
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import PERM_READ, Topics
-from triomq.remoting.errors import Rejected
-from triomq.remoting.limits import Limits
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.receipt_handle import ORDERED_QUEUE
 
 MESSAGES_MAX = 32

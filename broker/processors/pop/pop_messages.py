@@ -16,22 +16,23 @@ import attrs
 import trio
 
 from triomq.broker.filters.tokens import FilterInvalid
-from triomq.broker.processors.filtered_reads import filtered, get_filtered
 from triomq.broker.processors.pop.pop_checks import PopChecks
 from triomq.broker.services.cold_pulls import ColdPulls
+from triomq.broker.services.filtered_reads import filtered, get_filtered
 from triomq.broker.services.filters import Wanted, compile_typed, is_filter
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.pop.held_pops import HeldPop, HeldPops, Watch
 from triomq.broker.services.pop.pop_log import QueueKey
 from triomq.broker.services.pop.pops import Pops
 from triomq.broker.services.statistics import Statistics
-from triomq.broker.store.errors import StoreUnavailable
+from triomq.broker.store.core.errors import StoreUnavailable
+from triomq.broker.store.core.results import GetResult, GetStatus
 from triomq.broker.store.io.reads import Buffer
-from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import LocalProtocolError, Rejected
+from triomq.remoting.core.errors import LocalProtocolError, Rejected
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.consuming.tag_expressions import ALL_TAGS, subscription
 from triomq.remoting.protocol.headers.pop import PopMessageHeader, PopMessageResponseHeader
 from triomq.remoting.protocol.message_properties import POP_CK, joined_properties
 from triomq.remoting.protocol.names import pop_retry_topics
@@ -52,7 +53,6 @@ from triomq.remoting.protocol.record_reader import (
     queue_offsets,
     split_records,
 )
-from triomq.remoting.protocol.tag_expressions import ALL_TAGS, subscription
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Deferred, Request, Response, Result
 

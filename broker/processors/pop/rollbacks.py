@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.requests import Request, Response
 

@@ -24,7 +24,7 @@ from triomq.broker.services.topics import (
     has_batch_queues,
     is_compacted,
 )
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.topics import TopicConfig

@@ -17,10 +17,16 @@ import attrs
 from triomq.broker.processors.send import known_properties as props
 from triomq.broker.processors.send.known_properties import OWN_NUMBERS, PROPERTY_END, Unusual
 from triomq.broker.processors.send.traits import Incoming, Traits, illegal
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import HEAD_BYTES_MAX, KEYS_MAX, Draft, check_draft, record_bytes_max
-from triomq.broker.store.errors import IllegalMessage
-from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import (
+    HEAD_BYTES_MAX,
+    KEYS_MAX,
+    Draft,
+    check_draft,
+    record_bytes_max,
+)
+from triomq.broker.store.core.errors import IllegalMessage
+from triomq.remoting.core.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.batch import (
     ELEMENTS_MAX,
     BatchTooLong,

@@ -59,11 +59,11 @@ from triomq.broker.services.queue_locks import QueueLocks
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.services.topics import Topics
-from triomq.broker.store.draft import KEYS_MAX, Appended, Draft
-from triomq.broker.store.errors import DiskReserve, FlushFailed, StoreUnavailable
+from triomq.broker.store.core.draft import KEYS_MAX, Appended, Draft
+from triomq.broker.store.core.errors import DiskReserve, FlushFailed, StoreUnavailable
 from triomq.broker.store.log.durability import Durability, DurabilityResult
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.ids import UniqueIds

@@ -16,10 +16,10 @@ from triomq.broker.processors.send.admission import Target, deliveries_max, no_g
 from triomq.broker.processors.send.pipeline import SendPipeline
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.subscriptions import SubscriptionGroups
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.errors import IllegalMessage, StoreUnavailable
 from triomq.remoting.access.resources import Action
-from triomq.remoting.errors import Rejected, RemoteProtocolError
+from triomq.remoting.core.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendBackHeader

@@ -16,7 +16,7 @@ import msgspec
 
 from triomq.broker.processors.send.admission import Target
 from triomq.broker.services.put_types import SMALL_BYTES, PutTypes, note_size
-from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.core.draft import Appended, Draft
 from triomq.remoting.protocol.codes import ResponseCode, SerializeType
 from triomq.remoting.protocol.command import encode_response_head
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader

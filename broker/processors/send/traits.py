@@ -24,11 +24,11 @@ from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.timers.timer_rules import NotATime, deliver_time
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.services.transactions.halves import COPY_BYTES, make_half
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.numbering import dispatch_fault, may_dispatch
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.numbering import dispatch_fault, may_dispatch
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendMessageHeader

@@ -23,8 +23,8 @@ from triomq.broker.services.pop.reviver import RETRY_SECONDS, retry_topic
 from triomq.broker.services.remote_sender import RemoteSender, RemoteSendFailed, to_the_end
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
-from triomq.broker.store.errors import StoreIoError
-from triomq.remoting.log_limit import LogLimit
+from triomq.broker.store.core.errors import StoreIoError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.message_properties import (
     FIRST_POP_TIME,

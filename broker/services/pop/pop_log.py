@@ -10,7 +10,7 @@ import attrs
 
 from triomq.broker.services.pop.revive_records import revive_draft
 from triomq.broker.services.timers.timers import Timers
-from triomq.broker.store.draft import Draft
+from triomq.broker.store.core.draft import Draft
 from triomq.broker.store.log.durability import Durability, OnDurable
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.check_point import Ack, CheckPoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.remoting.settings import INT_MAX, Kind, flag, number, setting
+from triomq.remoting.core.settings import INT_MAX, Kind, flag, number, setting
 
 
 def read_mode(text: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from triomq.broker.store.draft import Draft
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.broker.store.core.draft import Draft
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.check_point import (
     ACK_TAG,
     BATCH_ACK_TAG,

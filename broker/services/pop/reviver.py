@@ -18,9 +18,9 @@ from triomq.broker.services.pop.revive_queue import KEEP_MS, Decided, ReviveQueu
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP, read_revive_record
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
-from triomq.remoting.log_limit import LogLimit
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.message_properties import (
     FIRST_POP_TIME,

@@ -14,7 +14,7 @@ from triomq.broker.services.timers.timer_schedule import TimerSchedule
 from triomq.broker.services.timers.timer_settings import TimerSettings
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.services.versions import Version
-from triomq.broker.store.errors import start_error
+from triomq.broker.store.core.errors import start_error
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.timer.timer_files import TimerFiles, open_timer_files
 from triomq.remoting.protocol.names import TIMER_TOPIC

@@ -17,8 +17,8 @@ from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.timers.timer_rules import recall_key, times_of
 from triomq.broker.services.timers.timers import LOOK_SECONDS, RETRY_SECONDS, Timers
 from triomq.broker.services.topics import Topics
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
 from triomq.remoting.protocol.message_properties import (
     KEYS,
     REAL_QUEUE_ID,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.remoting.settings import INT_MAX, flag, number
+from triomq.remoting.core.settings import INT_MAX, flag, number
 
 
 @attrs.frozen(kw_only=True)

@@ -18,14 +18,14 @@ from triomq.broker.services.timers.timer_counts import TimerCounts
 from triomq.broker.services.timers.timer_rules import TIME_MAX, TimerRules, times_of
 from triomq.broker.services.timers.timer_schedule import TimerSchedule
 from triomq.broker.services.timers.timer_settings import TimerSettings
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import FlushFailed, StoreIoError, StoreUnavailable
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.errors import FlushFailed, StoreIoError, StoreUnavailable
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.timer.timer_check import TimerCheck
 from triomq.broker.store.timer.timer_files import TimerFiles, TimerPlace
 from triomq.broker.store.timer.timer_record import DELETE, TimerRecord
 from triomq.broker.store.timer.wheel import SLOT_COUNT
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.java_hash import java_hash

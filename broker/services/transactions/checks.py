@@ -22,9 +22,9 @@ import trio
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.transactions import halves
 from triomq.broker.services.transactions.transactions import RETRY_SECONDS, Transactions
-from triomq.broker.store.draft import Draft, check_draft
-from triomq.broker.store.errors import IllegalMessage, StoreIoError, StoreUnavailable
-from triomq.remoting.log_limit import LogLimit
+from triomq.broker.store.core.draft import Draft, check_draft
+from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.transaction import CheckTransactionHeader

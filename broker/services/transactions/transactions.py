@@ -20,11 +20,11 @@ import trio
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.transactions import halves
 from triomq.broker.services.transactions.open_halves import OpenHalves, Progress
-from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.errors import StoreIoError
+from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.errors import StoreIoError
 from triomq.broker.store.log.durability import Durability
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from triomq.remoting.protocol.record import StoredMessage

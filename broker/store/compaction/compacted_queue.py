@@ -21,8 +21,8 @@ import attrs
 import trio
 
 from triomq.broker.store.compaction.compaction_log import CompactionLog, key_of
+from triomq.broker.store.core.results import GetLimits, GetResult, GetStatus
 from triomq.broker.store.queues.table import QueueTable
-from triomq.broker.store.results import GetLimits, GetResult, GetStatus
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import queue_offsets, read_record
 

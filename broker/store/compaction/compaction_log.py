@@ -22,7 +22,7 @@ import msgspec
 
 from triomq.broker.store.compaction.copy_file import CopyFile, CopySizes
 from triomq.broker.store.compaction.replacement import Replacement, ReplacementPlan
-from triomq.broker.store.errors import IllegalMessage, StoreDamaged, io_error
+from triomq.broker.store.core.errors import IllegalMessage, StoreDamaged, io_error
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.segment import NAME_DIGITS, segment_name
 from triomq.broker.store.log.flusher import sync_files

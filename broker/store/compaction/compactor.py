@@ -16,14 +16,14 @@ import trio
 from triomq.broker.store.compaction.compacted_queue import CompactedQueue, QueueDeleted
 from triomq.broker.store.compaction.compacted_queues import CompactedQueues
 from triomq.broker.store.compaction.compaction_pass import CompactionPass
-from triomq.broker.store.errors import DiskFull, IllegalMessage, StoreDamaged, StoreIoError
-from triomq.broker.store.indexer import Indexer
+from triomq.broker.store.core.errors import DiskFull, IllegalMessage, StoreDamaged, StoreIoError
+from triomq.broker.store.core.watermark import Watermark
+from triomq.broker.store.indexing.indexer import Indexer
 from triomq.broker.store.io.reads import ColdFetch, Reads
-from triomq.broker.store.queue_messages import DamagedRecords, QueueMessages, read_queue
-from triomq.broker.store.reader import Reader
-from triomq.broker.store.watermark import Watermark
-from triomq.remoting.errors import RemotingError
-from triomq.remoting.log_limit import LogLimit
+from triomq.broker.store.reading.queue_messages import DamagedRecords, QueueMessages, read_queue
+from triomq.broker.store.reading.reader import Reader
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.record import LOG_OFFSET_AT
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.config import BATCH_ENTRY_BYTES
-from triomq.broker.store.errors import StoreDamaged, io_error
+from triomq.broker.store.core.config import BATCH_ENTRY_BYTES
+from triomq.broker.store.core.errors import StoreDamaged, io_error
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.segment import segment_name
 from triomq.broker.store.queues.batch_queue import BATCH_ENTRY, NOT_COMPACTED, BatchEntry

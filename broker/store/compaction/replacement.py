@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from triomq.broker.store.errors import StoreDamaged, io_error
+from triomq.broker.store.core.errors import StoreDamaged, io_error
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.log.flusher import sync_files
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.compaction.rules import CompactionRules
-from triomq.broker.store.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
-from triomq.broker.store.retention import RetentionRules
+from triomq.broker.store.core.compaction_rules import CompactionRules
+from triomq.broker.store.core.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from triomq.broker.store.core.retention import RetentionRules
 
 GIB = 1 << 30
 QUEUE_ENTRY_BYTES = 20

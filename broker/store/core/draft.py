@@ -6,9 +6,9 @@ import functools
 
 import msgspec
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.errors import IllegalMessage
-from triomq.broker.store.numbering import reserve_bytes
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.errors import IllegalMessage
+from triomq.broker.store.core.numbering import reserve_bytes
 from triomq.remoting.protocol.message_properties import PROPERTIES_BYTES_MAX
 from triomq.remoting.protocol.names import RETRY_PREFIX
 from triomq.remoting.protocol.sys_flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK

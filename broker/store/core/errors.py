@@ -24,7 +24,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from triomq.remoting.open_files import explained, none_left
+from triomq.remoting.core.open_files import explained, none_left
 
 
 class StoreError(Exception):

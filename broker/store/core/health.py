@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.store.errors import DiskFull, DiskReserve, StoreUnavailable
+from triomq.broker.store.core.errors import DiskFull, DiskReserve, StoreUnavailable
 
 
 @attrs.define(eq=False)

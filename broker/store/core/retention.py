@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from triomq.broker.store.disk_space import Usage, refuses_messages
+from triomq.broker.store.core.disk_space import Usage, refuses_messages
 
 HOUR_MS = 3_600_000
 

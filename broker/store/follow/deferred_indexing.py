@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import attrs
 
-from triomq.broker.store.indexer import Indexer
+from triomq.broker.store.indexing.indexer import Indexer
 
 BYTES_MIN = 64 * 1024 * 1024
 """A shorter stretch is not worth it, because every record is read twice."""

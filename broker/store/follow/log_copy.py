@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.errors import CopyRefused, DiskFull, StoreUnavailable
+from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.errors import CopyRefused, DiskFull, StoreUnavailable
+from triomq.broker.store.core.health import Health
+from triomq.broker.store.core.numbering import BATCH_COUNT
 from triomq.broker.store.follow.deferred_indexing import DeferredIndexing
 from triomq.broker.store.follow.write_behind import Piece, WriteBehind
-from triomq.broker.store.health import Health
-from triomq.broker.store.indexer import Indexer
+from triomq.broker.store.indexing.indexer import Indexer
 from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.log.draft_reader import DraftReader, read_draft
 from triomq.broker.store.log.flusher import Flusher
-from triomq.broker.store.numbering import BATCH_COUNT
 from triomq.broker.store.queues.batch import Batch
 from triomq.remoting.protocol.message_properties import property_value
 from triomq.remoting.protocol.record import BLANK, HEAD_V4, MAGIC_BLANK, MAGIC_V1, MAGIC_V2

@@ -15,7 +15,7 @@ from itertools import islice
 import attrs
 import trio
 
-from triomq.broker.store.errors import StoreError
+from triomq.broker.store.core.errors import StoreError
 from triomq.broker.store.io.segment import Segment
 from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.queues.batch import Batch

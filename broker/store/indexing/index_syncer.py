@@ -14,17 +14,17 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.broker.store.checkpoint import Checkpoint, CheckpointFile, Mark
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.errors import DiskFull
-from triomq.broker.store.health import Health
-from triomq.broker.store.indexer import Indexer
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.errors import DiskFull
+from triomq.broker.store.core.health import Health
+from triomq.broker.store.core.stored_times import AHEAD_MS_MAX
+from triomq.broker.store.indexing.indexer import Indexer
+from triomq.broker.store.io.checkpoint import Checkpoint, CheckpointFile, Mark
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.file_system import FileSystem
 from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log.flusher import Flusher, sync_files
 from triomq.broker.store.queues.table import QueueTable
-from triomq.broker.store.stored_times import AHEAD_MS_MAX
 
 logger = logging.getLogger(__name__)
 

@@ -19,14 +19,14 @@ from pathlib import Path
 import attrs
 import trio
 
-from triomq.broker.store.errors import DiskFull
-from triomq.broker.store.health import Health
+from triomq.broker.store.core.errors import DiskFull
+from triomq.broker.store.core.health import Health
+from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.io.log_blocks import LogBlocks
 from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log.scan import LogScan
 from triomq.broker.store.queues.batch import Batch, joined
 from triomq.broker.store.queues.table import Arrival, QueueTable
-from triomq.broker.store.watermark import Watermark
 
 logger = logging.getLogger(__name__)
 

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.disk_space import Usage
-from triomq.broker.store.errors import DiskFull, StoreIoError, io_error
+from triomq.broker.store.core.disk_space import Usage
+from triomq.broker.store.core.errors import DiskFull, StoreIoError, io_error
 from triomq.broker.store.io.queued_sync import QueuedSync
-from triomq.remoting.atomic_file import SystemFiles
+from triomq.remoting.core.atomic_file import SystemFiles
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NOT_NOW = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)

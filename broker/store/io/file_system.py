@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.io.disk import Disk
 
 

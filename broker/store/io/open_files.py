@@ -10,9 +10,9 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.errors import NoFilesLeft
+from triomq.broker.store.core.errors import NoFilesLeft
 from triomq.broker.store.io.disk import Disk
-from triomq.remoting.open_files import none_left
+from triomq.remoting.core.open_files import none_left
 
 
 @attrs.define(eq=False)

@@ -23,7 +23,7 @@ from typing import TypeVar
 import attrs
 import trio
 
-from triomq.broker.store.errors import StoreIoError, io_error
+from triomq.broker.store.core.errors import StoreIoError, io_error
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.open_files import OpenFiles
 

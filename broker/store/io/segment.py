@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.errors import io_error
+from triomq.broker.store.core.errors import io_error
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.residency import Residency
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.segment import NAME_DIGITS, Segment
 

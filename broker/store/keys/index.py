@@ -21,13 +21,13 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.errors import StoreDamaged
+from triomq.broker.store.core.stored_times import AHEAD_MS_MAX, steps_back
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.reads import Reads
 from triomq.broker.store.keys.index_file import HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.queues.batch import Batch
-from triomq.broker.store.stored_times import AHEAD_MS_MAX, steps_back
 from triomq.remoting.protocol.java_hash import (
     KEPT_CHARACTERS_MAX,
     concat_hash,

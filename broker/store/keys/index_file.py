@@ -26,9 +26,9 @@ from pathlib import Path
 
 import attrs
 
+from triomq.broker.store.core.stored_times import AHEAD_MS_MAX
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.reads import Reads
-from triomq.broker.store.stored_times import AHEAD_MS_MAX
 
 HEADER = struct.Struct(">qqqqii")
 ENTRY = struct.Struct(">iqii")

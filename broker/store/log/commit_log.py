@@ -13,14 +13,10 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import UNQUEUED, Appended, Draft
-from triomq.broker.store.errors import IllegalMessage, StoreError
-from triomq.broker.store.io.disk import Disk
-from triomq.broker.store.io.reads import Buffer, Cold, Range, Reads
-from triomq.broker.store.io.segment import Segment
-from triomq.broker.store.io.segments import Segments
-from triomq.broker.store.numbering import (
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import UNQUEUED, Appended, Draft
+from triomq.broker.store.core.errors import IllegalMessage, StoreError
+from triomq.broker.store.core.numbering import (
     BATCH_BASE,
     BATCH_COUNT,
     DISPATCH_OFFSETS,
@@ -30,10 +26,14 @@ from triomq.broker.store.numbering import (
     may_dispatch,
     with_properties,
 )
+from triomq.broker.store.core.watermark import Watermark
+from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.io.reads import Buffer, Cold, Range, Reads
+from triomq.broker.store.io.segment import Segment
+from triomq.broker.store.io.segments import Segments
 from triomq.broker.store.queues.batch import Batch
 from triomq.broker.store.queues.consume_queue import ConsumeQueue
 from triomq.broker.store.queues.table import QueueTable
-from triomq.broker.store.watermark import Watermark
 from triomq.remoting.protocol.checksum import crc32
 from triomq.remoting.protocol.record import (
     BLANK,

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from triomq.broker.store.draft import Appended, Draft, is_directory_name
+from triomq.broker.store.core.draft import Appended, Draft, is_directory_name
 from triomq.remoting.protocol.checksum import crc32
 from triomq.remoting.protocol.message_properties import (
     INNER_NUM,

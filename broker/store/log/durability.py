@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.core.errors import FlushFailed
 
 
 class DurabilityResult(enum.Enum):

@@ -23,15 +23,15 @@ from typing import ClassVar, NamedTuple
 import attrs
 import trio
 
-from triomq.broker.store.config import FlushMode, StoreConfig
-from triomq.broker.store.errors import FlushFailed, StoreIoError
+from triomq.broker.store.core.config import FlushMode, StoreConfig
+from triomq.broker.store.core.errors import FlushFailed, StoreIoError
+from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.queued_sync import QueuedSync
 from triomq.broker.store.io.segment import Segment
 from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.log.durability import DurabilityResult, OnDurable
-from triomq.broker.store.watermark import Watermark
-from triomq.remoting.open_files import explained, none_left
+from triomq.remoting.core.open_files import explained, none_left
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.reads import AHEAD_BYTES
 from triomq.broker.store.io.segment import Segment

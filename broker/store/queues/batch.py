@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.queues.consume_queue import ConsumeQueue
 
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import attrs
 
-from triomq.broker.store.config import BATCH_ENTRY_BYTES
+from triomq.broker.store.core.config import BATCH_ENTRY_BYTES
 from triomq.broker.store.queues.consume_queue import ConsumeQueue, IsRecord, QueueFiles
 
 BATCH_ENTRY = struct.Struct(">qiqqqhii")

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.open_files import OpenFiles
 from triomq.broker.store.io.reads import Buffer, Reads

@@ -14,16 +14,21 @@ from pathlib import Path
 import attrs
 import trio
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import UNQUEUED, Appended, Draft
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import UNQUEUED, Appended, Draft
+from triomq.broker.store.core.numbering import (
+    BATCH_BASE,
+    batch_place,
+    dispatch_places,
+    may_dispatch,
+)
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.open_files import OpenFiles
 from triomq.broker.store.io.remover import FOLDER, Remover
-from triomq.broker.store.numbering import BATCH_BASE, batch_place, dispatch_places, may_dispatch
 from triomq.broker.store.queues.batch import Batch
 from triomq.broker.store.queues.batch_queue import BatchQueue
 from triomq.broker.store.queues.consume_queue import ENTRY, ConsumeQueue, IsRecord, QueueFiles
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.java_hash import tags_code
 from triomq.remoting.protocol.message_properties import DELAY, decode_properties, property_value
 from triomq.remoting.protocol.names import LMQ_PREFIX

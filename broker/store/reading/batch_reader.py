@@ -13,13 +13,13 @@ from functools import partial
 
 import attrs
 
-from triomq.broker.store.config import BATCH_ENTRY_BYTES, StoreConfig
+from triomq.broker.store.core.config import BATCH_ENTRY_BYTES, StoreConfig
+from triomq.broker.store.core.results import GetLimits, GetResult, GetStatus
+from triomq.broker.store.core.stored_times import TimeSearch
 from triomq.broker.store.io.reads import Reads
 from triomq.broker.store.log.commit_log import CommitLog, Run
 from triomq.broker.store.queues.batch_queue import BATCH_ENTRY, BatchEntry, BatchQueue
 from triomq.broker.store.queues.search import first_not
-from triomq.broker.store.results import GetLimits, GetResult, GetStatus
-from triomq.broker.store.stored_times import TimeSearch
 
 
 @attrs.define(eq=False)

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import attrs
 
-from triomq.broker.store.config import QUEUE_ENTRY_BYTES
+from triomq.broker.store.core.config import QUEUE_ENTRY_BYTES
 from triomq.broker.store.io.reads import Reads
 from triomq.broker.store.queues.consume_queue import ENTRY
 from triomq.broker.store.queues.search import FILLER_SIZE
-from triomq.broker.store.reader import Reader
-from triomq.remoting.log_limit import LogLimit
+from triomq.broker.store.reading.reader import Reader
+from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import read_record
 

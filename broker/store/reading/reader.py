@@ -14,8 +14,15 @@ from operator import add
 
 import attrs
 
-from triomq.broker.store.batch_reader import BatchReader
-from triomq.broker.store.config import QUEUE_ENTRY_BYTES, StoreConfig
+from triomq.broker.store.core.config import QUEUE_ENTRY_BYTES, StoreConfig
+from triomq.broker.store.core.results import (
+    RANGE_LIMITS,
+    GetLimits,
+    GetResult,
+    GetStatus,
+    QueryResult,
+)
+from triomq.broker.store.core.stored_times import TimeSearch
 from triomq.broker.store.io.reads import Buffer, Cold, Range, Reads
 from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log.commit_log import CommitLog, Run
@@ -23,8 +30,7 @@ from triomq.broker.store.queues.batch_queue import BatchQueue
 from triomq.broker.store.queues.consume_queue import ENTRY, ConsumeQueue
 from triomq.broker.store.queues.search import FILLER_SIZE, Entry, first_not
 from triomq.broker.store.queues.table import QueueTable
-from triomq.broker.store.results import RANGE_LIMITS, GetLimits, GetResult, GetStatus, QueryResult
-from triomq.broker.store.stored_times import TimeSearch
+from triomq.broker.store.reading.batch_reader import BatchReader
 from triomq.remoting.protocol.record import (
     BLANK,
     HEAD_V4,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.errors import FlushFailed, StoreDamaged, io_error
+from triomq.broker.store.core.errors import FlushFailed, StoreDamaged, io_error
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.open_files import OpenFiles
 from triomq.broker.store.io.reads import ColdFetch, Reads

@@ -17,7 +17,7 @@ from triomq.client.admin.cluster_files.fields import DEFAULT_POLICY
 from triomq.client.admin.cluster_files.items import ClusterDocument, ItemKind, ItemSettings
 from triomq.client.admin.cluster_files.snapshot import BrokerItems
 from triomq.client.admin.documents import GROUP_FIELDS
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
 from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry, User
 from triomq.remoting.protocol.bodies.groups import GroupRetryPolicy, SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import RequestCode
@@ -161,7 +161,7 @@ class Applier:
 
     async def offsets(self, step: ClusterStep) -> None:
         # Imported here: a command's module, and only an import of a file moves groups.
-        from triomq.client.admin.commands.offset import reset
+        from triomq.client.mqadmin.commands.offset import reset
 
         topic, _, group = step.name.partition("@")
         for queue in step.changed:

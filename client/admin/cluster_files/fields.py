@@ -8,7 +8,7 @@ from typing import Any
 
 from triomq.client.admin.cluster_files.items import ItemKind
 from triomq.client.admin.documents import GROUP_FIELDS
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.groups import GroupRetryPolicy
 from triomq.remoting.protocol.names import (
     DLQ_PREFIX,

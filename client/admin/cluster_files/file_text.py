@@ -12,7 +12,7 @@ from typing import Any
 
 from triomq.client.admin.cluster_files.file_tree import FileTree, KeyPath
 from triomq.client.admin.cluster_files.items import FILE_BYTES_MAX
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
 
 JSON_SUFFIX = ".json"
 INSTALL = "install it with `pip install 'triomq[admin]'`, or use JSON: a file name with .json"

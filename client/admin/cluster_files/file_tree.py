@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
 
 KeyPath = tuple[str, ...]
 

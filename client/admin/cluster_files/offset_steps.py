@@ -11,7 +11,7 @@ from triomq.client.admin.answers import read_body
 from triomq.client.admin.cluster_files.difference import ClusterStep
 from triomq.client.admin.cluster_files.items import ItemKind
 from triomq.client.admin.cluster_files.snapshot import BrokerItems
-from triomq.client.errors import GroupNotFound, GroupOffline, TopicNotFound
+from triomq.client.core.errors import GroupNotFound, GroupOffline, TopicNotFound
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection
 from triomq.remoting.protocol.bodies.offsets import TopicStats
 from triomq.remoting.protocol.codes import RequestCode

@@ -19,9 +19,9 @@ from triomq.client.admin.cluster_files.items import (
 )
 from triomq.client.admin.documents import group_document, topic_document
 from triomq.client.admin.errors import MasterMissing
-from triomq.client.admin.export_files import broker_metadata
 from triomq.client.admin.missing import with_missing
-from triomq.client.errors import BrokerError, RequestNotSupported
+from triomq.client.core.errors import BrokerError, RequestNotSupported
+from triomq.client.mqadmin.core.export_files import broker_metadata
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable

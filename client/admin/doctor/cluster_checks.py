@@ -18,15 +18,15 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.broker_address import BrokerAddress
-from triomq.client.admin.command import request_seconds
 from triomq.client.admin.doctor.endpoint_checks import endpoints
 from triomq.client.admin.draining import Drained, stored_drain
 from triomq.client.admin.missing import DISPLACED, UNREGISTERED, MissingBroker
 from triomq.client.admin.times import seconds_text
-from triomq.client.errors import NoNameServer, TrioMQError
-from triomq.client.servers import namesrv_addresses
-from triomq.remoting.address import parse_address
-from triomq.remoting.findings import Finding, Level, advice, ok, problem, unknown
+from triomq.client.core.errors import NoNameServer, TrioMQError
+from triomq.client.core.servers import namesrv_addresses
+from triomq.client.mqadmin.core.command import request_seconds
+from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.findings import Finding, Level, advice, ok, problem, unknown
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
 from triomq.remoting.protocol.bodies.route import MASTER_ID

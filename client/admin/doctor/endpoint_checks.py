@@ -12,10 +12,10 @@ import trio
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.broker_address import BrokerAddress
-from triomq.client.admin.commands.settings import read_settings
-from triomq.remoting.address import format_address, parse_address
+from triomq.client.mqadmin.commands.settings import read_settings
 from triomq.remoting.client.dial import dial
-from triomq.remoting.findings import Finding, advice, ok, problem
+from triomq.remoting.core.address import format_address, parse_address
+from triomq.remoting.core.findings import Finding, advice, ok, problem
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 from triomq.remoting.protocol.codes import RequestCode
 

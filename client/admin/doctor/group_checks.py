@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from triomq.remoting.findings import Finding, advice, problem, unknown
+from triomq.remoting.core.findings import Finding, advice, problem, unknown
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset

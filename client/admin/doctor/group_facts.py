@@ -11,7 +11,7 @@ from triomq.client.admin.answers import read_body
 from triomq.client.admin.doctor.group_checks import GroupFacts, OffsetSample
 from triomq.client.admin.explain.group_readings import connections_of, group_configs
 from triomq.client.admin.times import now_ms
-from triomq.client.errors import GroupNotFound, RouteNotFound, TrioMQError
+from triomq.client.core.errors import GroupNotFound, RouteNotFound, TrioMQError
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.client import ConsumerRunningHeader

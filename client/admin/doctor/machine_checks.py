@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from triomq.client.admin.doctor.machine import CLOCK_UNSYNCHRONISED, MachineFacts
-from triomq.remoting.findings import Finding, Level, advice, ok, problem, unknown
+from triomq.remoting.core.findings import Finding, Level, advice, ok, problem, unknown
 
 FILES_WANTED, FILES_LEAST = 65_536, 4_096
 BACKLOG = 1_024

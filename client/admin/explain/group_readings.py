@@ -14,7 +14,7 @@ from triomq.client.admin.explain.outcomes import (
     StoredCopy,
     selects,
 )
-from triomq.client.errors import BrokerError, GroupOffline, TrioMQError
+from triomq.client.core.errors import BrokerError, GroupOffline, TrioMQError
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.groups import (
     ConsumerConnection,

@@ -12,7 +12,7 @@ from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.explain.outcomes import DELAYING_TOPICS, StoredCopy
 from triomq.client.admin.message_ids import UNIQUE_COUNT_MAX, parse_offset_id
-from triomq.client.errors import BrokerError, OffsetNotFound, TrioMQError
+from triomq.client.core.errors import BrokerError, OffsetNotFound, TrioMQError
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.query import QueryMessageHeader
 from triomq.remoting.protocol.message_properties import REAL_TOPIC, UNIQ_KEY

@@ -11,8 +11,8 @@ import attrs
 from triomq.client.admin.answers import read_header
 from triomq.client.admin.errors import NoBrokerAnswered, NotWritable
 from triomq.client.admin.times import now_ms
-from triomq.client.errors import BrokerError, TrioMQError
-from triomq.client.producer.receipt import STATUS_OF_CODE
+from triomq.client.core.errors import BrokerError, TrioMQError
+from triomq.client.sending.receipt import STATUS_OF_CODE
 from triomq.remoting.protocol.bodies.route import PERM_WRITE, MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
@@ -109,7 +109,7 @@ class CopySender:
         """Return the queue of a sharding key, as producers choose it; otherwise each in turn."""
         if sharding_key is not None:
             # Only for messages with such a key: start-up time.
-            from triomq.client.producer.queue_choice import choose_by_key
+            from triomq.client.sending.queue_choice import choose_by_key
 
             return choose_by_key(queues, sharding_key)
         return queues[next(self._turn) % len(queues)]

@@ -9,7 +9,7 @@ import attrs
 from triomq.client.admin.resend.copy_sender import CopySender, SentCopy
 from triomq.client.admin.resend.message_copy import copy_to
 from triomq.client.admin.resend.pace import SendPace
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.record import StoredMessage
 
 FAILURES_MAX = 3

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from triomq.client.admin.resend.message_copy import origin_id
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.consuming.tag_expressions import subscription
 from triomq.remoting.protocol.record import StoredMessage
-from triomq.remoting.protocol.tag_expressions import subscription
 
 LOOKED_MAX = 100_000
 """messages that one call looks through, in all queues together"""

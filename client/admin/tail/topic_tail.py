@@ -15,7 +15,7 @@ from triomq.client.admin.answers import read_body
 from triomq.client.admin.errors import FilterRefused, NoBrokerAnswered
 from triomq.client.admin.tail.pulling import pull
 from triomq.client.admin.tail.tail_position import Bounds, BrokerReports, TailPositions
-from triomq.client.errors import BrokerError, TrioMQError
+from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.remoting.protocol.bodies.offsets import TopicStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode

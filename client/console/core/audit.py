@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.settings import ConfigError
 
 
 @attrs.define(eq=False)

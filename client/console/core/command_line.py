@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from triomq.remoting.command_line import add_log_options, make_parser
+from triomq.remoting.core.command_line import add_log_options, make_parser
 
 PROGRAM = "mqconsole"
 DEFAULT_HOST = "127.0.0.1"

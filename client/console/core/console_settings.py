@@ -7,10 +7,10 @@ from pathlib import Path
 
 import attrs
 
-from triomq.client.console.command_line import DEFAULT_HOST, DEFAULT_PORT
+from triomq.client.console.core.command_line import DEFAULT_HOST, DEFAULT_PORT
 from triomq.remoting.client.access import read_credentials
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.signing import Credentials
-from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
 
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 1.0, 3600.0

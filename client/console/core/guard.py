@@ -12,12 +12,12 @@ import trio
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from triomq.client.console.catalogue import preferred_language
-from triomq.client.console.forms import FormFields, FormInvalid, fields_of, read_form
-from triomq.client.console.visit import Console, Page, PageVisit
-from triomq.client.errors import TrioMQError
-from triomq.remoting.printable import printable
-from triomq.remoting.settings import ConfigError
+from triomq.client.console.core.catalogue import preferred_language
+from triomq.client.console.core.forms import FormFields, FormInvalid, fields_of, read_form
+from triomq.client.console.core.visit import Console, Page, PageVisit
+from triomq.client.core.errors import TrioMQError
+from triomq.remoting.core.printable import printable
+from triomq.remoting.core.settings import ConfigError
 
 logger = logging.getLogger(__name__)
 

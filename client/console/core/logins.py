@@ -11,8 +11,8 @@ import trio
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.answers import read_body
-from triomq.client.console.users import UserRole, hash_password, password_matches, read_users
-from triomq.client.errors import BrokerError, TrioMQError
+from triomq.client.console.core.users import UserRole, hash_password, password_matches, read_users
+from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.remoting.protocol.bodies.auth import User
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.auth import UserHeader

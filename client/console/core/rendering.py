@@ -8,9 +8,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from triomq.client.console.catalogue import LANGUAGES
-from triomq.client.console.charts import line_chart, meter
-from triomq.remoting.printable import printable
+from triomq.client.console.core.catalogue import LANGUAGES
+from triomq.client.console.core.charts import line_chart, meter
+from triomq.remoting.core.printable import printable
 
 UNKNOWN = Markup('<span class="unknown">\N{EM DASH}</span>')
 UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

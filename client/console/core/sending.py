@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.resend.copy_sender import CopySender
 from triomq.client.admin.resend.message_copy import COPY_GROUP, copy_to
-from triomq.client.config import ClientSettings, ProducerSettings
-from triomq.client.producer.producer import Producer
+from triomq.client.core.config import ClientSettings, ProducerSettings
+from triomq.client.sdk.producer import Producer
 
 if TYPE_CHECKING:
-    from triomq.client.console.visit import Console
-    from triomq.client.producer.receipt import SendReceipt
+    from triomq.client.console.core.visit import Console
+    from triomq.client.sending.receipt import SendReceipt
     from triomq.remoting.protocol.record import StoredMessage
 
 SEND_SECONDS = 3.0

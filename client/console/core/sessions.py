@@ -12,7 +12,7 @@ from collections import OrderedDict
 
 import attrs
 
-from triomq.client.console.users import UserRole
+from triomq.client.console.core.users import UserRole
 
 SESSIONS_MAX = 1000
 IDLE_SECONDS = 30 * 60.0

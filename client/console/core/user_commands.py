@@ -6,8 +6,8 @@ import argparse
 import getpass
 import sys
 
-from triomq.client.console.command_line import PROGRAM
-from triomq.client.console.users import (
+from triomq.client.console.core.command_line import PROGRAM
+from triomq.client.console.core.users import (
     NAME,
     ConsoleUser,
     UserRole,
@@ -15,8 +15,8 @@ from triomq.client.console.users import (
     read_users,
     write_users,
 )
-from triomq.remoting.process import ExitCode
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.process import ExitCode
+from triomq.remoting.core.settings import ConfigError
 
 
 def run_user_command(parsed: argparse.Namespace) -> ExitCode:

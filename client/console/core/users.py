@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.settings import ConfigError
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 15, 8, 1
 """32 MiB and about 0.1 s for each try"""

@@ -14,13 +14,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_poller import ClusterPoller
-from triomq.client.console.audit import AuditLog
-from triomq.client.console.catalogue import texts_of
-from triomq.client.console.console_settings import ConsoleSettings
-from triomq.client.console.forms import FormFields
-from triomq.client.console.logins import PasswordCheck
-from triomq.client.console.sessions import ConsoleSession, LoginLimiter, SessionTable
-from triomq.client.console.users import UserRole
+from triomq.client.console.core.audit import AuditLog
+from triomq.client.console.core.catalogue import texts_of
+from triomq.client.console.core.console_settings import ConsoleSettings
+from triomq.client.console.core.forms import FormFields
+from triomq.client.console.core.logins import PasswordCheck
+from triomq.client.console.core.sessions import ConsoleSession, LoginLimiter, SessionTable
+from triomq.client.console.core.users import UserRole
 
 
 @attrs.define(eq=False)

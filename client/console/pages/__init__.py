@@ -1,5 +1,6 @@
 """All addresses of the console; each module of this package has the pages of one subject."""
 
+from triomq.client.console.core.visit import Page
 from triomq.client.console.pages import (
     account,
     brokers,
@@ -12,7 +13,6 @@ from triomq.client.console.pages import (
     producers,
     topics,
 )
-from triomq.client.console.visit import Page
 
 PAGES: tuple[Page, ...] = (
     *account.PAGES,

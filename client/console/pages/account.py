@@ -7,9 +7,9 @@ import time
 import trio
 from starlette.responses import RedirectResponse, Response
 
-from triomq.client.console.catalogue import LANGUAGES
-from triomq.client.console.guard import SESSION_COOKIE, set_cookie
-from triomq.client.console.visit import Page, PageVisit
+from triomq.client.console.core.catalogue import LANGUAGES
+from triomq.client.console.core.guard import SESSION_COOKIE, set_cookie
+from triomq.client.console.core.visit import Page, PageVisit
 
 THEMES = ("auto", "light", "dark")
 USER_CHARACTERS_MAX = 64

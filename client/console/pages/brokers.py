@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 from starlette.responses import Response
 
-from triomq.client.console.forms import FormInvalid
-from triomq.client.console.visit import Page, PageVisit
+from triomq.client.console.core.forms import FormInvalid
+from triomq.client.console.core.visit import Page, PageVisit
 
 
 async def brokers(visit: PageVisit) -> Response:

@@ -12,13 +12,13 @@ from triomq.client.admin.message_preview import body_of, preview
 from triomq.client.admin.messages import TOOLS_GROUP
 from triomq.client.admin.resend.message_copy import origin_topic
 from triomq.client.admin.times import now_ms
-from triomq.client.console import reading
-from triomq.client.console.forms import FormFields, FormInvalid
-from triomq.client.console.message_text import FORMS, ShownBody, show_body
-from triomq.client.console.sending import send_again
-from triomq.client.console.users import UserRole
-from triomq.client.console.visit import Page, PageVisit
-from triomq.client.errors import TrioMQError
+from triomq.client.console.core import reading
+from triomq.client.console.core.forms import FormFields, FormInvalid
+from triomq.client.console.core.message_text import FORMS, ShownBody, show_body
+from triomq.client.console.core.sending import send_again
+from triomq.client.console.core.users import UserRole
+from triomq.client.console.core.visit import Page, PageVisit
+from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage
 

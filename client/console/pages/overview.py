@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from starlette.responses import Response
 
-from triomq.client.console.visit import Page, PageVisit
+from triomq.client.console.core.visit import Page, PageVisit
 
 MOST = 10
 

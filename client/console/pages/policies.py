@@ -7,11 +7,11 @@ from typing import TypeVar
 from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers
-from triomq.client.console.forms import FormInvalid
-from triomq.client.console.users import UserRole
-from triomq.client.console.visit import Page, PageVisit
-from triomq.client.errors import BrokerError, from_remoting
-from triomq.remoting.errors import RemotingError
+from triomq.client.console.core.forms import FormInvalid
+from triomq.client.console.core.users import UserRole
+from triomq.client.console.core.visit import Page, PageVisit
+from triomq.client.core.errors import BrokerError, from_remoting
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry, User
 from triomq.remoting.protocol.bodies.schema import JsonBody, decode_array
 from triomq.remoting.protocol.codes import RequestCode

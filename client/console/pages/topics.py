@@ -10,13 +10,13 @@ from starlette.responses import Response
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.cluster_view import MESSAGE_TYPE
 from triomq.client.admin.messages import TOOLS_GROUP
-from triomq.client.console.forms import FormInvalid
-from triomq.client.console.paging import page_of
-from triomq.client.console.reading import wait_readable
-from triomq.client.console.sending import send_new
-from triomq.client.console.users import UserRole
-from triomq.client.console.visit import Page, PageVisit
-from triomq.client.errors import TrioMQError
+from triomq.client.console.core.forms import FormInvalid
+from triomq.client.console.core.paging import page_of
+from triomq.client.console.core.reading import wait_readable
+from triomq.client.console.core.sending import send_new
+from triomq.client.console.core.users import UserRole
+from triomq.client.console.core.visit import Page, PageVisit
+from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.names import topic_complaint
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from triomq.client.admin.bench.latency_histogram import LatencyHistogram
-from triomq.client.admin.bench.load_run import LoadCounts
+from triomq.client.mqadmin.bench.latency_histogram import LatencyHistogram
+from triomq.client.mqadmin.bench.load_run import LoadCounts
 
 QUANTILES: Mapping[str, float] = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P999": 0.999}
 TITLES = {"Min": "min", "Avg": "avg", "P50": "p50", "P90": "p90", "P99": "p99", "P999": "p99.9"}

@@ -11,23 +11,23 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.client.admin.bench.bench_report import ProgressLines, load_progress
-from triomq.client.admin.bench.ending import EarlyEnd, load_phase
-from triomq.client.admin.bench.load_plan import LoadPlan
-from triomq.client.admin.bench.load_run import LoadCounts, run_load
-from triomq.client.admin.bench.received_counts import ReceivedCounts
-from triomq.client.admin.bench.send_bench import (
+from triomq.client.core.background import open_background
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.mqadmin.bench.bench_report import ProgressLines, load_progress
+from triomq.client.mqadmin.bench.ending import EarlyEnd, load_phase
+from triomq.client.mqadmin.bench.load_plan import LoadPlan
+from triomq.client.mqadmin.bench.load_run import LoadCounts, run_load
+from triomq.client.mqadmin.bench.received_counts import ReceivedCounts
+from triomq.client.mqadmin.bench.send_bench import (
     BrokerFailures,
     MessageShape,
     publish_queues,
     request_sender,
 )
-from triomq.client.background import open_background
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.offsets import Start
-from triomq.client.consumer.push import PushConsumer
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.producer.producer import Producer
+from triomq.client.receiving.offsets import Start
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.sdk.producer import Producer
+from triomq.client.sdk.push_consumer import PushConsumer
 
 DRAIN_SECONDS = 3.0
 """how long the run waits, after its own load, for messages that have not come"""

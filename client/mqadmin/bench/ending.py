@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from triomq.client.background import open_background
+from triomq.client.core.background import open_background
 
 TELL_SECONDS = 1.0
 """between two lines about the progress"""

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from triomq.client.admin.bench.latency_histogram import LatencyHistogram
-from triomq.client.admin.bench.load_plan import LoadPlan
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.bench.latency_histogram import LatencyHistogram
+from triomq.client.mqadmin.bench.load_plan import LoadPlan
 
 REFUSED_PAUSE_SECONDS = 0.1
 """pause of a worker after a failure without a rate: a broker that refuses at once must not be asked

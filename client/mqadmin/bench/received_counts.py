@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.client.admin.bench.latency_histogram import LatencyHistogram
+from triomq.client.mqadmin.bench.latency_histogram import LatencyHistogram
 
 IDS_MAX = 500_000
 """ids of each of two generations that are remembered to find duplicates: about 100 MB together"""

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import attrs
 import trio
 
-from triomq.client.admin.bench.bench_report import ProgressLines, load_progress
-from triomq.client.admin.bench.ending import load_phase
-from triomq.client.admin.bench.load_plan import LoadPlan
-from triomq.client.admin.bench.load_run import LoadCounts, run_load
 from triomq.client.admin.errors import NotWritable
-from triomq.client.errors import TrioMQError
-from triomq.client.producer.producer import Producer
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.bench.bench_report import ProgressLines, load_progress
+from triomq.client.mqadmin.bench.ending import load_phase
+from triomq.client.mqadmin.bench.load_plan import LoadPlan
+from triomq.client.mqadmin.bench.load_run import LoadCounts, run_load
+from triomq.client.sdk.producer import Producer
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message import Message
 

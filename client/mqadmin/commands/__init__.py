@@ -9,10 +9,10 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from triomq.client.admin.command_list import LIST
+from triomq.client.mqadmin.core.command_list import LIST
 
 if TYPE_CHECKING:
-    from triomq.client.admin.command import AdminCommand
+    from triomq.client.mqadmin.core.command import AdminCommand
 
 
 def load(name: str) -> AdminCommand:

@@ -18,7 +18,9 @@ from triomq.client.admin.accounts import (
 )
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words
-from triomq.client.admin.command import (
+from triomq.client.admin.errors import SubjectMissing
+from triomq.client.core.errors import PolicyNotFound
+from triomq.client.mqadmin.core.command import (
     BROKERS,
     ONE_PLACE,
     AdminCommand,
@@ -28,8 +30,6 @@ from triomq.client.admin.command import (
     chosen_brokers,
     table_of,
 )
-from triomq.client.admin.errors import SubjectMissing
-from triomq.client.errors import PolicyNotFound
 from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.auth import AclHeader, DeleteAclHeader, ListAclsHeader

@@ -9,15 +9,15 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.command import AdminCommand, Effect, Result, request_seconds
-from triomq.client.admin.sending import SEND_SECONDS
-from triomq.remoting.printable import printable
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, request_seconds
+from triomq.client.mqadmin.core.sending import SEND_SECONDS
+from triomq.remoting.core.printable import printable
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
-    from triomq.client.admin.bench.bench_places import OwnTopic
-    from triomq.client.admin.bench.load_plan import LoadPlan
-    from triomq.client.admin.bench.send_bench import MessageShape
+    from triomq.client.mqadmin.bench.bench_places import OwnTopic
+    from triomq.client.mqadmin.bench.load_plan import LoadPlan
+    from triomq.client.mqadmin.bench.send_bench import MessageShape
 
 ASSIGN_SECONDS = 10
 """how long a consumer waits for its share of the queues, less if ``--timeout`` is short"""
@@ -70,7 +70,7 @@ def positive(maximum: float) -> Callable[[str], float]:
 
 def shape_of(options: Values) -> MessageShape:
     """Return what the messages are like. Raises: UsageError."""
-    from triomq.client.admin.bench.send_bench import MessageShape  # not for the help
+    from triomq.client.mqadmin.bench.send_bench import MessageShape  # not for the help
 
     shape = MessageShape(
         size=options.number("size"),
@@ -91,7 +91,7 @@ def shape_of(options: Values) -> MessageShape:
 
 def load_plan(options: Values, batch: int, rate: float | None) -> LoadPlan:
     """Return the load in requests; ``rate``: messages per second."""
-    from triomq.client.admin.bench.load_plan import LoadPlan  # not for the help
+    from triomq.client.mqadmin.bench.load_plan import LoadPlan  # not for the help
 
     count = options.maybe_number("count")
     if count is not None and count % batch:
@@ -110,9 +110,9 @@ def load_plan(options: Values, batch: int, rate: float | None) -> LoadPlan:
 async def bench_producer(admin: Admin, options: Values) -> Result:
     import trio  # not for the help: start-up time
 
-    from triomq.client.admin.bench import bench_places, bench_report  # likewise
-    from triomq.client.admin.bench.send_bench import run_send_bench  # likewise
-    from triomq.client.admin.sending import tools_producer  # likewise
+    from triomq.client.mqadmin.bench import bench_places, bench_report
+    from triomq.client.mqadmin.bench.send_bench import run_send_bench  # likewise
+    from triomq.client.mqadmin.core.sending import tools_producer  # likewise
 
     shape = shape_of(options)
     plan = load_plan(options, shape.batch, options.value("rate"))
@@ -140,7 +140,7 @@ async def bench_producer(admin: Admin, options: Values) -> Result:
 
 def new_topic(admin: Admin, options: Values) -> AbstractAsyncContextManager[OwnTopic]:
     """Return the block in which the benchmark's own topic exists."""
-    from triomq.client.admin.bench.bench_places import own_topic  # not for the help
+    from triomq.client.mqadmin.bench.bench_places import own_topic  # not for the help
 
     queues, keep = options.number("queues"), options.flag("keep")
     return own_topic(admin, queues, warn_stderr, keep=keep)
@@ -177,10 +177,10 @@ def finished(
 
 async def bench_consumer(admin: Admin, options: Values) -> Result:
     from triomq.client.admin.access import given_access  # not for the help: start-up time
-    from triomq.client.admin.bench import bench_places, bench_report  # likewise
-    from triomq.client.admin.bench.consume_bench import ConsumePlan, ConsumeRun  # likewise
-    from triomq.client.admin.sending import tools_producer  # likewise
-    from triomq.client.config import ClientSettings, ConsumerSettings  # likewise
+    from triomq.client.core.config import ClientSettings, ConsumerSettings  # likewise
+    from triomq.client.mqadmin.bench import bench_places, bench_report
+    from triomq.client.mqadmin.bench.consume_bench import ConsumePlan, ConsumeRun  # likewise
+    from triomq.client.mqadmin.core.sending import tools_producer  # likewise
 
     topic, group = options.maybe_text("topic"), options.maybe_text("group")
     rate = options.value("rate")

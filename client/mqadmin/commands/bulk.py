@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.admin.command import (
+from triomq.client.core.errors import SettingsError
+from triomq.client.mqadmin.core.command import (
     MASTERS,
     ONE_PLACE,
     TOPIC,
@@ -23,8 +24,7 @@ from triomq.client.admin.command import (
     ask_each,
     chosen_brokers,
 )
-from triomq.client.errors import SettingsError
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupList
 from triomq.remoting.protocol.bodies.offsets import ConsumeQueueEntries
 from triomq.remoting.protocol.bodies.topics import TopicConfigList

@@ -14,7 +14,9 @@ import attrs
 from triomq.client.admin.accounts import ask_access, same_reason
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, one_of_words
-from triomq.client.admin.command import (
+from triomq.client.admin.errors import SubjectMissing
+from triomq.client.core.errors import PolicyNotFound
+from triomq.client.mqadmin.core.command import (
     BROKERS,
     ONE_PLACE,
     AdminCommand,
@@ -23,8 +25,6 @@ from triomq.client.admin.command import (
     chosen_brokers,
     table_of,
 )
-from triomq.client.admin.errors import SubjectMissing
-from triomq.client.errors import PolicyNotFound
 from triomq.remoting.access.changes import copied_rules
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.resources import Action, Need, Pattern, Resource, ResourcePattern

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.cleaning import Cleaning
-from triomq.client.admin.command import NO_BROKERS, AdminCommand, Effect, Result, answered
+from triomq.client.mqadmin.core.command import NO_BROKERS, AdminCommand, Effect, Result, answered
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.admin.command import (
+from triomq.client.admin.missing import MissingBroker, with_missing
+from triomq.client.admin.times import now_ms
+from triomq.client.mqadmin.core.command import (
     BROKERS,
     NO_BROKERS,
     ONE_PLACE,
@@ -16,8 +18,6 @@ from triomq.client.admin.command import (
     answered,
     table_of,
 )
-from triomq.client.admin.missing import MissingBroker, with_missing
-from triomq.client.admin.times import now_ms
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -29,7 +29,6 @@ from triomq.client.admin.cluster_files.snapshot import (
     present_of,
     read_cluster,
 )
-from triomq.client.admin.command import AdminCommand, Effect, Result, Table
 from triomq.client.admin.counted import count_of
 from triomq.client.admin.errors import (
     BrokerMissing,
@@ -38,7 +37,8 @@ from triomq.client.admin.errors import (
     GroupsOnline,
 )
 from triomq.client.admin.hidden_queues import fewer_queues
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, Table
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

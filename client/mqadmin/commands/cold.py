@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.admin.command import (
+from triomq.client.mqadmin.core.command import (
     MASTERS,
     ONE_PLACE,
     AdminCommand,
@@ -21,7 +21,7 @@ from triomq.client.admin.command import (
     ask_each,
     chosen_brokers,
 )
-from triomq.remoting.properties_file import format_properties
+from triomq.remoting.core.properties_file import format_properties
 from triomq.remoting.protocol.bodies.cluster import ColdReads
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import ReadModeHeader

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, UsageError, Values
-from triomq.client.admin.command import AdminCommand, Result, table_of
 from triomq.client.admin.documents import MESSAGE_KEYS, body_text
 from triomq.client.admin.times import milliseconds_text
-from triomq.client.errors import SettingsError
-from triomq.remoting.message_document import message_document
+from triomq.client.core.errors import SettingsError
+from triomq.client.mqadmin.core.command import AdminCommand, Result, table_of
+from triomq.remoting.protocol.message_document import message_document
 from triomq.remoting.protocol.record_reader import read_record
 
 if TYPE_CHECKING:

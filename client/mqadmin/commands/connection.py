@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from triomq.client.admin.arguments import Option, Values, attribute_changes, truth, whole
-from triomq.client.admin.command import (
+from triomq.client.admin.documents import GROUP_FIELDS, GROUP_SHAPE, group_document, settings_line
+from triomq.client.mqadmin.core.command import (
     MASTERS,
     ONE_PLACE,
     TOPIC,
@@ -19,8 +20,7 @@ from triomq.client.admin.command import (
     answered,
     table_of,
 )
-from triomq.client.admin.documents import GROUP_FIELDS, GROUP_SHAPE, group_document, settings_line
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.groups import ConnectionData, GroupRetryPolicy
 from triomq.remoting.protocol.codes import version_name
 

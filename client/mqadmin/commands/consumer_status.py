@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values
-from triomq.client.admin.command import AdminCommand, Result, Table
 from triomq.client.admin.times import seconds_text
+from triomq.client.mqadmin.core.command import AdminCommand, Result, Table
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.remoting.protocol.codes import RequestCode, version_name
 from triomq.remoting.protocol.headers.client import ConsumerRunningHeader

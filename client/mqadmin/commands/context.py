@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 
 from triomq.client.admin.arguments import Option, UsageError, Values
-from triomq.client.admin.command import AdminCommand, Effect, Result, table_of
 from triomq.client.admin.contexts import (
     Context,
     ContextFile,
@@ -20,7 +19,8 @@ from triomq.client.admin.contexts import (
     read_contexts,
     write_contexts,
 )
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, table_of
 from triomq.remoting.protocol.short_repr import masked
 
 SECRET_LENGTH_MAX = 1000
@@ -85,7 +85,7 @@ async def context_set(options: Values) -> Result:
     if (namesrv := options.maybe_text("namesrvAddr")) is not None:
         if namesrv:
             # Imports Trio: start-up time of the help.
-            from triomq.client.servers import namesrv_addresses
+            from triomq.client.core.servers import namesrv_addresses
 
             namesrv_addresses(namesrv)  # raises SettingsError for a text that is no address
         changes["namesrv"] = namesrv

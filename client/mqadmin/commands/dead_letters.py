@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, Values, filled, whole
-from triomq.client.admin.command import AdminCommand, Effect, Result, answered, table_of
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.known_groups import check_group
 from triomq.client.admin.message_preview import preview
 from triomq.client.admin.resend.message_copy import origin_id, origin_topic
-from triomq.client.admin.resend.resend_command import (
+from triomq.client.admin.resend.searching import search
+from triomq.client.admin.resend.selection import LOOKED_MAX, SelectedMessages
+from triomq.client.admin.times import milliseconds_text
+from triomq.client.core.errors import RouteNotFound
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, answered, table_of
+from triomq.client.mqadmin.core.resend_command import (
     FILTERS,
     LOOKED_REMARK,
     SENDING,
@@ -24,10 +28,6 @@ from triomq.client.admin.resend.resend_command import (
     send_found,
     sending_ends_at,
 )
-from triomq.client.admin.resend.searching import search
-from triomq.client.admin.resend.selection import LOOKED_MAX, SelectedMessages
-from triomq.client.admin.times import milliseconds_text
-from triomq.client.errors import RouteNotFound
 from triomq.remoting.protocol.names import DLQ_PREFIX, dead_letter_topic
 
 if TYPE_CHECKING:

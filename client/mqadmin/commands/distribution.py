@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values, filled
-from triomq.client.admin.command import TOPIC, AdminCommand, Result, Table
-from triomq.remoting.protocol.allocation import allocate_average
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Result, Table
+from triomq.remoting.protocol.consuming.allocation import allocate_average
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

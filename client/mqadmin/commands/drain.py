@@ -10,7 +10,6 @@ import attrs
 
 from triomq.client.admin.accounts import names
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.admin.command import AdminCommand, Effect, Result, Table, answered
 from triomq.client.admin.counted import count_of
 from triomq.client.admin.draining import (
     Drained,
@@ -22,9 +21,10 @@ from triomq.client.admin.draining import (
     unread,
 )
 from triomq.client.admin.errors import BrokerMissing
-from triomq.client.admin.progress_lines import tell_progress
 from triomq.client.admin.times import now_ms
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, Table, answered
+from triomq.client.mqadmin.core.progress_lines import tell_progress
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
 
 if TYPE_CHECKING:

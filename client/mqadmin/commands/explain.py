@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.admin.command import AdminCommand, Result, Table, table_of
 from triomq.client.admin.errors import MessageNowhere
 from triomq.client.admin.explain.group_readings import group_readings, groups_of
 from triomq.client.admin.explain.message_places import MessagePlaces, find_places
@@ -18,8 +17,9 @@ from triomq.client.admin.explain.message_states import (
 )
 from triomq.client.admin.explain.outcomes import GroupOutcome, StoredCopy, due_ms, outcome
 from triomq.client.admin.times import now_ms, seconds_text
-from triomq.client.admin.trace_text import TRACE_SHAPE, trace_document
-from triomq.client.errors import GroupNotFound, TrioMQError
+from triomq.client.core.errors import GroupNotFound, TrioMQError
+from triomq.client.mqadmin.core.command import AdminCommand, Result, Table, table_of
+from triomq.client.mqadmin.core.trace_text import TRACE_SHAPE, trace_document
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode

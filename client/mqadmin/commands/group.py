@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, truth, whole
-from triomq.client.admin.command import (
+from triomq.client.admin.documents import GROUP_SHAPE, group_document
+from triomq.client.admin.times import seconds_text
+from triomq.client.core.errors import GroupNotFound
+from triomq.client.mqadmin.core.command import (
     MASTERS,
     ONE_PLACE,
     TOPIC,
@@ -19,9 +22,6 @@ from triomq.client.admin.command import (
     chosen_brokers,
     table_of,
 )
-from triomq.client.admin.documents import GROUP_SHAPE, group_document
-from triomq.client.admin.times import seconds_text
-from triomq.client.errors import GroupNotFound
 from triomq.remoting.protocol.bodies.assignment import MessageRequestMode
 from triomq.remoting.protocol.bodies.groups import (
     ProducerTable,

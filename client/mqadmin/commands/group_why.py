@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.command import AdminCommand, Result
 from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
-from triomq.client.admin.findings_table import finding_documents, findings_table
-from triomq.remoting.findings import Finding, Level
+from triomq.client.mqadmin.core.command import AdminCommand, Result
+from triomq.client.mqadmin.core.findings_table import finding_documents, findings_table
+from triomq.remoting.core.findings import Finding, Level
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from triomq.client.admin import messages
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.command import TOPIC, AdminCommand, Result, answered
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
-from triomq.client.admin.message_text import message_table
 from triomq.client.admin.times import instant_ms
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Result, answered
+from triomq.client.mqadmin.core.message_text import message_table
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

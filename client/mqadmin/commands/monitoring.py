@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.admin.command import AdminCommand, Effect, Result, table_of
 from triomq.client.admin.times import milliseconds_text, now_ms
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -18,7 +18,7 @@ STUCK_MS = 60_000
 
 async def member_findings(admin: Admin, group: str) -> list[str]:
     """Return what is wrong with the members of a group that is online."""
-    from triomq.client.admin.commands.consumer_status import consumer_status  # not for the help
+    from triomq.client.mqadmin.commands.consumer_status import consumer_status  # not for the help
 
     wanted = {"consumerGroup": group, "clientId": None, "brokerAddr": None, "jstack": False}
     try:
@@ -44,7 +44,7 @@ async def member_findings(admin: Admin, group: str) -> list[str]:
 
 async def monitor(admin: Admin, options: Values) -> Result:
     """Return one round."""
-    from triomq.client.admin.commands.progress import consumer_progress  # not for the help
+    from triomq.client.mqadmin.commands.progress import consumer_progress  # not for the help
 
     progress = await consumer_progress(
         admin, Values({"groupName": None, "alert": None, "alert-seconds": None})

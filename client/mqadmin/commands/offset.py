@@ -9,7 +9,10 @@ import attrs
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
-from triomq.client.admin.command import (
+from triomq.client.admin.known_groups import check_group, is_new
+from triomq.client.admin.times import instant_ms
+from triomq.client.core.errors import BrokerFailed, GroupOffline
+from triomq.client.mqadmin.core.command import (
     TOPIC,
     AdminCommand,
     Effect,
@@ -18,9 +21,6 @@ from triomq.client.admin.command import (
     answered,
     ask_each,
 )
-from triomq.client.admin.known_groups import check_group, is_new
-from triomq.client.admin.times import instant_ms
-from triomq.client.errors import BrokerFailed, GroupOffline
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode

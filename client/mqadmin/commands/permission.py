@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_header
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.admin.command import (
+from triomq.client.admin.errors import BrokerMissing
+from triomq.client.mqadmin.core.command import (
     TOPIC,
     AdminCommand,
     Effect,
@@ -15,7 +16,6 @@ from triomq.client.admin.command import (
     answered,
     chosen_brokers,
 )
-from triomq.client.admin.errors import BrokerMissing
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import (
     AddWritePermResponseHeader,

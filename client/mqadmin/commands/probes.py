@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, Values, truth, whole
-from triomq.client.admin.command import (
+from triomq.client.admin.errors import NotWritable
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.core.command import (
     TOPIC,
     AdminCommand,
     Effect,
@@ -18,14 +20,12 @@ from triomq.client.admin.command import (
     answered,
     table_of,
 )
-from triomq.client.admin.errors import NotWritable
-from triomq.client.admin.sending import SEND_OK, send_result, tools_producer
-from triomq.client.errors import TrioMQError
+from triomq.client.mqadmin.core.sending import SEND_OK, send_result, tools_producer
 from triomq.remoting.protocol.bodies.route import PERM_WRITE, MessageQueue
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
-    from triomq.client.producer.producer import Producer
+    from triomq.client.sdk.producer import Producer
 
 PROBE_GROUP = "TOOLS_PROBE"
 FAILURES_MAX = 3

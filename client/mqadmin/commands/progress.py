@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, truth, whole
-from triomq.client.admin.command import AdminCommand, Result, answered, table_of
 from triomq.client.admin.times import seconds_text
-from triomq.client.errors import GroupNotFound, GroupOffline, RequestNotSupported, TrioMQError
+from triomq.client.core.errors import GroupNotFound, GroupOffline, RequestNotSupported, TrioMQError
+from triomq.client.mqadmin.core.command import AdminCommand, Result, answered, table_of
 from triomq.remoting.protocol.codes import ResponseCode, version_name
 from triomq.remoting.protocol.names import RETRY_PREFIX
 
@@ -85,7 +85,7 @@ async def consumer_progress(admin: Admin, options: Values) -> Result:
     limits = options.maybe_number("alert"), options.maybe_number("alert-seconds")
     if limits != (None, None):
         # Only for these: start-up time.
-        from triomq.client.admin.lag_alert import lag_alert
+        from triomq.client.mqadmin.core.lag_alert import lag_alert
 
         names, _, configured = await _known_groups(admin)
         if group is not None:

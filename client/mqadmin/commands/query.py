@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any
 from triomq.client.admin import messages
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words, whole
-from triomq.client.admin.command import (
+from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
+from triomq.client.admin.errors import MessageNotFound
+from triomq.client.admin.message_ids import UNIQUE_COUNT_MAX, parse_offset_id
+from triomq.client.admin.times import instant_ms
+from triomq.client.core.errors import BrokerError, TrioMQError
+from triomq.client.mqadmin.core.command import (
     ROUTE_CLUSTER,
     TOPIC,
     AdminCommand,
@@ -16,12 +21,7 @@ from triomq.client.admin.command import (
     answered,
     table_of,
 )
-from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
-from triomq.client.admin.errors import MessageNotFound
-from triomq.client.admin.message_ids import UNIQUE_COUNT_MAX, parse_offset_id
-from triomq.client.admin.message_text import charset, in_charset, message_lines
-from triomq.client.admin.times import instant_ms
-from triomq.client.errors import BrokerError, TrioMQError
+from triomq.client.mqadmin.core.message_text import charset, in_charset, message_lines
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader

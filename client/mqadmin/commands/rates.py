@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, Values, truth, whole
-from triomq.client.admin.command import AdminCommand, Result, table_of
 from triomq.client.admin.times import seconds_text
-from triomq.client.errors import BrokerError
+from triomq.client.core.errors import BrokerError
+from triomq.client.mqadmin.core.command import AdminCommand, Result, table_of
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats, BrokerStats, StatsItem
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader, BrokerStatsHeader

@@ -9,14 +9,19 @@ import attrs
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
-from triomq.client.admin.command import TOPIC, AdminCommand, Result, Table, answered
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
-from triomq.client.admin.message_text import charset, in_charset, message_lines, message_table
 from triomq.client.admin.resend.searching import end_by_time
 from triomq.client.admin.resend.selection import tags_of
 from triomq.client.admin.times import instant_ms
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Result, Table, answered
+from triomq.client.mqadmin.core.message_text import (
+    charset,
+    in_charset,
+    message_lines,
+    message_table,
+)
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 if TYPE_CHECKING:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.admin.command import TOPIC, AdminCommand, Effect, Result
-from triomq.client.admin.resend.resend_command import (
+from triomq.client.admin.resend.searching import search
+from triomq.client.admin.times import instant_ms
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect, Result
+from triomq.client.mqadmin.core.resend_command import (
     BROKER_NAME,
     FROM,
     ID,
@@ -20,8 +22,6 @@ from triomq.client.admin.resend.resend_command import (
     send_found,
     sending_ends_at,
 )
-from triomq.client.admin.resend.searching import search
-from triomq.client.admin.times import instant_ms
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.command import (
+from triomq.client.admin.times import seconds_text
+from triomq.client.mqadmin.core.command import (
     MASTERS,
     ONE_PLACE,
     AdminCommand,
@@ -17,7 +18,6 @@ from triomq.client.admin.command import (
     ask_each,
     chosen_brokers,
 )
-from triomq.client.admin.times import seconds_text
 from triomq.remoting.protocol.bodies.cluster import HaStatus
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import ResetMasterFlushOffsetHeader

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.admin.command import AdminCommand, Effect, Result
 from triomq.client.admin.hosts import HOSTS
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result
 
 
 async def security_init(values: Values) -> Result:
     # Imports cryptography: start-up time of the help.
-    from triomq.client.admin.security_files import make_security
+    from triomq.client.mqadmin.core.security_files import make_security
 
     return make_security(values)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
-from triomq.client.admin.command import TOPIC, AdminCommand, Effect, Result, Table
-from triomq.client.admin.sending import send_result, tools_producer
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect, Result, Table
+from triomq.client.mqadmin.core.sending import send_result, tools_producer
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers, read_header
 from triomq.client.admin.arguments import Option, UsageError, Values, filled, truth
-from triomq.client.admin.command import (
+from triomq.client.core.errors import ProtocolBroken
+from triomq.client.mqadmin.core.command import (
     BROKERS,
     ONE_PLACE,
     TOPIC,
@@ -22,8 +23,11 @@ from triomq.client.admin.command import (
     ask_each,
     chosen_brokers,
 )
-from triomq.client.errors import ProtocolBroken
-from triomq.remoting.properties_file import PropertiesError, format_properties, parse_properties
+from triomq.remoting.core.properties_file import (
+    PropertiesError,
+    format_properties,
+    parse_properties,
+)
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import (
     GetKvConfigResponseHeader,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.admin.command import AdminCommand, Effect, Result
-from triomq.client.admin.completion_scripts import SCRIPTS
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result
+from triomq.client.mqadmin.core.completion_scripts import SCRIPTS
 
 
 def shell_name(text: str) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.admin.command import AdminCommand, Effect, Result
 from triomq.client.admin.hosts import HOSTS, read_hosts
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result
 
 
 async def tls_init(values: Values) -> Result:
     # Imports cryptography: start-up time of the help.
-    from triomq.client.admin.certificates import make_certificates
+    from triomq.client.mqadmin.core.certificates import make_certificates
 
     return make_certificates(values)
 
 
 async def tls_check(values: Values) -> Result:
-    from triomq.client.admin.certificates import check_certificates  # likewise
+    from triomq.client.mqadmin.core.certificates import check_certificates  # likewise
 
     return await check_certificates(values)
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.command import AdminCommand, Result, Table, request_seconds
+from triomq.client.mqadmin.core.command import AdminCommand, Result, Table, request_seconds
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -19,8 +19,8 @@ ONCE_REQUESTS_MAX = 2000
 async def one_frame(admin: Admin, options: Values) -> Result:
     """Return one frame as text and JSON."""
     # Not for the help: start-up time.
-    from triomq.client.admin.top.loader import load_once
-    from triomq.client.admin.top.tabs import CLUSTER, GROUPS, TABS, TOPICS, headline  # likewise
+    from triomq.client.mqadmin.top.loader import load_once
+    from triomq.client.mqadmin.top.tabs import CLUSTER, GROUPS, TABS, TOPICS, headline  # likewise
 
     frame = await load_once(admin, options.number("timeout"), ONCE_REQUESTS_MAX)
     now, limit = time.time(), options.number("rows")
@@ -53,7 +53,7 @@ def live(values: Values) -> int:
     """Run the live view until it is left; return the exit code."""
     try:
         # Not for the help, and the package of the extra may be missing.
-        from triomq.client.admin.top.screen import PortalSource, TopApp
+        from triomq.client.mqadmin.top.screen import PortalSource, TopApp
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "textual":
             raise
@@ -63,9 +63,9 @@ def live(values: Values) -> int:
         ) from None
     from triomq.client.admin.access import given_access  # not for the help
     from triomq.client.admin.admin import Admin  # likewise
-    from triomq.client.admin.exit_codes import EXIT_OK  # likewise
-    from triomq.client.admin.top.loader import TopLoader, open_loader  # likewise
-    from triomq.client.portal import Portal  # likewise
+    from triomq.client.core.portal import Portal  # likewise
+    from triomq.client.mqadmin.core.exit_codes import EXIT_OK  # likewise
+    from triomq.client.mqadmin.top.loader import TopLoader, open_loader  # likewise
 
     tls, credentials = given_access(values)
     seconds = request_seconds(values.number("timeout"))

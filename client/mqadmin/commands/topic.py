@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, attribute_changes, filled, truth, whole
-from triomq.client.admin.command import (
+from triomq.client.admin.documents import settings_line, topic_document
+from triomq.client.admin.hidden_queues import fewer_queues
+from triomq.client.admin.times import milliseconds_text
+from triomq.client.mqadmin.core.command import (
     MASTERS,
     ONE_PLACE,
     ROUTE_CLUSTER,
@@ -20,9 +23,6 @@ from triomq.client.admin.command import (
     chosen_brokers,
     table_of,
 )
-from triomq.client.admin.documents import settings_line, topic_document
-from triomq.client.admin.hidden_queues import fewer_queues
-from triomq.client.admin.times import milliseconds_text
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_LENGTH_MAX
 
 if TYPE_CHECKING:

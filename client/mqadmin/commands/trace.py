@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin import messages
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.admin.command import AdminCommand, Result, Table, answered
 from triomq.client.admin.errors import TraceNotFound
 from triomq.client.admin.times import instant_ms, seconds_text
-from triomq.client.admin.trace_text import TRACE_SHAPE, status, trace_document
+from triomq.client.mqadmin.core.command import AdminCommand, Result, Table, answered
+from triomq.client.mqadmin.core.trace_text import TRACE_SHAPE, status, trace_document
 from triomq.remoting.protocol.names import TRACE_TOPIC
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ import trio
 from cryptography import x509
 
 from triomq.client.admin.arguments import UsageError, Values
-from triomq.client.admin.command import Result
-from triomq.client.admin.findings_table import findings_table
-from triomq.client.errors import SettingsError
-from triomq.remoting.address import parse_address
+from triomq.client.core.errors import SettingsError
+from triomq.client.mqadmin.core.command import Result
+from triomq.client.mqadmin.core.findings_table import findings_table
 from triomq.remoting.client.dial import dial
 from triomq.remoting.client.tls_handshake import secure
-from triomq.remoting.errors import TlsFailed
-from triomq.remoting.findings import Finding, Level, count_levels, ok, problem
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.errors import TlsFailed
+from triomq.remoting.core.findings import Finding, Level, count_levels, ok, problem
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.tls.certificates import Identity, examine, examine_authorities, names_of
 from triomq.remoting.tls.client import DEFAULT_TLS_FILE, TLS_FILE_VARIABLE, Tls, read_tls_file
 from triomq.remoting.tls.contexts import client_context

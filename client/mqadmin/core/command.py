@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.command_list import LIST
 from triomq.client.admin.errors import MasterMissing
+from triomq.client.mqadmin.core.command_list import LIST
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -14,8 +14,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from triomq.client.admin.shapes import Fields, ListOf, MapOf, Shape, fitting
-from triomq.remoting.printable import printable
+from triomq.client.mqadmin.core.shapes import Fields, ListOf, MapOf, Shape, fitting
+from triomq.remoting.core.printable import printable
 
 Row = Mapping[str, Any]
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")

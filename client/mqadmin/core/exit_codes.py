@@ -15,7 +15,7 @@ from triomq.client.admin.errors import (
     TraceNotFound,
     TraceTopicMissing,
 )
-from triomq.client.errors import (
+from triomq.client.core.errors import (
     GroupNotFound,
     GroupOffline,
     NoNameServer,
@@ -23,7 +23,7 @@ from triomq.client.errors import (
     SettingsError,
     TopicNotFound,
 )
-from triomq.remoting.interrupt import EXIT_INTERRUPTED
+from triomq.remoting.core.interrupt import EXIT_INTERRUPTED
 
 EXIT_OK = 0
 EXIT_FAILED = 1

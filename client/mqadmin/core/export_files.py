@@ -11,7 +11,7 @@ import attrs
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicNames, TopicTable
 from triomq.remoting.protocol.codes import RequestCode

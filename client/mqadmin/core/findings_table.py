@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from triomq.client.admin.command import Table
-from triomq.remoting.findings import Finding, Level
+from triomq.client.mqadmin.core.command import Table
+from triomq.remoting.core.findings import Finding, Level
 
 
 def findings_table(findings: Iterable[Finding], words: Mapping[Level, str]) -> Table:

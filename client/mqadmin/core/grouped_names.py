@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from triomq.client.admin.command_list import LIST
+from triomq.client.mqadmin.core.command_list import LIST
 
 DECLARED: Mapping[str, Mapping[str, str]] = {
     "cluster": {

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from triomq.client.admin.answers import read_body
-from triomq.client.admin.command import Result
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.core.command import Result
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats, ConsumeTimeSpans
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.topic import GroupTopicHeader

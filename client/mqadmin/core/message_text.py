@@ -8,9 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from triomq.client.admin.command import Table, table_of
 from triomq.client.admin.documents import body_text
 from triomq.client.admin.times import milliseconds_text
+from triomq.client.mqadmin.core.command import Table, table_of
 
 LABELS: Mapping[str, str] = {
     "offsetMsgId": "OffsetID",

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import attrs
 
 from triomq.client.admin.arguments import UsageError
-from triomq.client.admin.command_list import NAMES
-from triomq.client.admin.grouped_names import VERBS, title
+from triomq.client.mqadmin.core.command_list import NAMES
+from triomq.client.mqadmin.core.grouped_names import VERBS, title
 
 
 @attrs.frozen

@@ -12,8 +12,8 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from triomq.client.admin.command import Result, Table
-from triomq.remoting.printable import printable, printable_json, printable_lines
+from triomq.client.mqadmin.core.command import Result, Table
+from triomq.remoting.core.printable import printable, printable_json, printable_lines
 
 FOLDED_WIDTH_MIN = 24
 """narrowest last column that is folded; lines run on if the terminal leaves less"""
@@ -39,7 +39,7 @@ def print_result(
         return
     if csv_shape is not None:
         # Only for --csv: start-up time.
-        from triomq.client.admin.csv_output import csv_text
+        from triomq.client.mqadmin.core.csv_output import csv_text
 
         stream.write(csv_text(csv_shape, result.document))
         return

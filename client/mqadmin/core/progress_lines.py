@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TextIO
 
-from triomq.remoting.printable import printable
+from triomq.remoting.core.printable import printable
 
 _WRITE: ContextVar[Callable[[str], None] | None] = ContextVar("mqadmin_progress", default=None)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.command import Result, Table, table_of
 from triomq.client.admin.counted import count_of
 from triomq.client.admin.resend.message_copy import home_topic
 from triomq.client.admin.resend.pace import SendPace
@@ -19,6 +18,7 @@ from triomq.client.admin.resend.selection import (
     tags_of,
 )
 from triomq.client.admin.times import instant_ms, milliseconds_text
+from triomq.client.mqadmin.core.command import Result, Table, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -148,9 +148,9 @@ async def send_found(
     """
     import trio  # not for the help: start-up time
 
-    from triomq.client.admin.dry_run import HoldingAdmin  # likewise
     from triomq.client.admin.resend.copy_sender import CopySender  # likewise
     from triomq.client.admin.resend.resending import Resending  # likewise
+    from triomq.client.mqadmin.core.dry_run import HoldingAdmin  # likewise
 
     pace, timeout = SendPace(options.maybe_number("rate")), options.number("timeout")
     needed = pace.seconds(len(found.messages))

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from triomq.client.admin.arguments import Values
-from triomq.client.admin.certificates import own_hosts
-from triomq.client.admin.command import Result
-from triomq.client.errors import SettingsError
-from triomq.remoting.settings import ConfigError
+from triomq.client.core.errors import SettingsError
+from triomq.client.mqadmin.core.certificates import own_hosts
+from triomq.client.mqadmin.core.command import Result
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.tls.development import initialise
 
 ADMINISTRATOR, BROKERS = "administrator", "brokers"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from triomq.client.admin.command import request_seconds
-from triomq.client.producer.receipt import SendStatus
+from triomq.client.mqadmin.core.command import request_seconds
+from triomq.client.sending.receipt import SendStatus
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.client.admin.arguments import Values
-    from triomq.client.producer.producer import Producer
-    from triomq.client.producer.receipt import SendReceipt
+    from triomq.client.sdk.producer import Producer
+    from triomq.client.sending.receipt import SendReceipt
 
 SEND_SECONDS = 3.0
 """time limit for finding the topic, and for sending; less if ``--timeout`` is short"""
@@ -37,8 +37,8 @@ def tools_producer(
     """
     # Not for the help: start-up time.
     from triomq.client.admin.access import given_access
-    from triomq.client.config import ClientSettings, ProducerSettings  # likewise
-    from triomq.client.producer.producer import Producer  # likewise
+    from triomq.client.core.config import ClientSettings, ProducerSettings  # likewise
+    from triomq.client.sdk.producer import Producer  # likewise
 
     tls, credentials = given_access(options)
     step = min(SEND_SECONDS, request_seconds(options.number("timeout")))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TextIO
 
 from triomq.client.admin.arguments import UsageError, Values
-from triomq.client.admin.command import Lines
-from triomq.remoting.printable import printable, printable_json, printable_lines
+from triomq.client.mqadmin.core.command import Lines
+from triomq.remoting.core.printable import printable, printable_json, printable_lines
 
 
 def line_printer(options: Values, stdout: TextIO, stderr: TextIO) -> Callable[[Lines], None]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import attrs
 
 from triomq.client.admin.cluster_view import BrokerRow, ClusterView, GroupRow, TopicRow
-from triomq.client.admin.top.details import DETAIL_SECONDS_MAX, GroupDetail, TopicDetail
+from triomq.client.mqadmin.top.details import DETAIL_SECONDS_MAX, GroupDetail, TopicDetail
 
 Row = Mapping[str, Any]
 D = TypeVar("D", TopicDetail, GroupDetail)

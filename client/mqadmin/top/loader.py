@@ -19,17 +19,17 @@ import trio
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.cluster_poller import FOREVER_SECONDS, ClusterPoller
-from triomq.client.admin.commands.rates import summed_item
-from triomq.client.admin.lag_alert import oldest_seconds
-from triomq.client.admin.top.details import (
+from triomq.client.core.background import open_background
+from triomq.client.core.errors import GroupOffline
+from triomq.client.mqadmin.commands.rates import summed_item
+from triomq.client.mqadmin.core.lag_alert import oldest_seconds
+from triomq.client.mqadmin.top.details import (
     REQUESTS_PER_ROUND,
     GroupDetail,
     TopicDetail,
     names_to_read,
 )
-from triomq.client.admin.top.frame import TopFrame
-from triomq.client.background import open_background
-from triomq.client.errors import GroupOffline
+from triomq.client.mqadmin.top.frame import TopFrame
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumerGroupHeader

@@ -25,9 +25,10 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from triomq.client.admin.top.frame import Row, TopFrame
-from triomq.client.admin.top.loader import TopLoader
-from triomq.client.admin.top.tabs import (
+from triomq.client.core.portal import Portal
+from triomq.client.mqadmin.top.frame import Row, TopFrame
+from triomq.client.mqadmin.top.loader import TopLoader
+from triomq.client.mqadmin.top.tabs import (
     GROUPS,
     TABS,
     TOPICS,
@@ -36,8 +37,7 @@ from triomq.client.admin.top.tabs import (
     detail_lines,
     headline,
 )
-from triomq.client.portal import Portal
-from triomq.remoting.printable import printable
+from triomq.remoting.core.printable import printable
 
 LOOK_SECONDS = 0.25
 """between two looks at the loader's frame"""

@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from triomq.client.admin.cluster_view import ClusterView
-from triomq.client.admin.command import Table
-from triomq.client.admin.top.frame import (
+from triomq.client.mqadmin.core.command import Table
+from triomq.client.mqadmin.top.frame import (
     SLAVE,
     Row,
     TopFrame,

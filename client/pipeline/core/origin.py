@@ -9,7 +9,7 @@ import attrs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from triomq.client.pipeline.spec import SourceSpec
+from triomq.client.pipeline.core.spec import SourceSpec
 from triomq.client.spark.options import OPTIONS
 
 PREFIX = "mq_"

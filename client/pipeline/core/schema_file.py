@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triomq.client.pipeline.errors import SchemaError
+from triomq.client.pipeline.core.errors import SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

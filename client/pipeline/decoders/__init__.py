@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
+from triomq.client.pipeline.core.errors import SchemaError
+from triomq.client.pipeline.core.schema_file import read_schema
+from triomq.client.pipeline.core.spec import DecodeSpec
 from triomq.client.pipeline.decoders.decoder import Decoder
 from triomq.client.pipeline.decoders.json import JsonDecoder
 from triomq.client.pipeline.decoders.text import BytesDecoder, StringDecoder
-from triomq.client.pipeline.errors import SchemaError
-from triomq.client.pipeline.schema_file import read_schema
-from triomq.client.pipeline.spec import DecodeSpec
 
 
 def open_decoder(spec: DecodeSpec) -> Decoder:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from triomq.client.pipeline.origin import REASON, VALUE
+from triomq.client.pipeline.core.origin import REASON, VALUE
 
 ANSWER = "mq_answer"
 

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from triomq.client.pipeline.core.origin import REASON, VALUE
 from triomq.client.pipeline.decoders.text import valid_text
-from triomq.client.pipeline.origin import REASON, VALUE
 
 TEXT = "mq_text"
 PARSED = "mq_parsed"

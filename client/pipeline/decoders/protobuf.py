@@ -33,10 +33,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from triomq.client.pipeline.core.errors import SchemaError
+from triomq.client.pipeline.core.schema_file import check_names, file_bytes
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody, decode_bodies
 from triomq.client.pipeline.decoders.framing import unframed
-from triomq.client.pipeline.errors import SchemaError
-from triomq.client.pipeline.schema_file import check_names, file_bytes
 
 DEPTH_MAX = 50
 """levels of a message; one that contains itself has no end"""

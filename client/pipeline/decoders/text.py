@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, StringType, StructType
 
-from triomq.client.pipeline.origin import REASON, VALUE
+from triomq.client.pipeline.core.origin import REASON, VALUE
 
 COLUMN = "value"
 

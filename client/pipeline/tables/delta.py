@@ -10,8 +10,8 @@ from datetime import date
 
 from pyspark.sql import DataFrame, SparkSession
 
-from triomq.client.pipeline.origin import DATE
-from triomq.client.pipeline.spec import TableSpec
+from triomq.client.pipeline.core.origin import DATE
+from triomq.client.pipeline.core.spec import TableSpec
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.locks import WriteLock
 from triomq.client.pipeline.tables.table import dates_of, merge_statement, newest, writer_id

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from triomq.client.pipeline.errors import SessionError
+from triomq.client.pipeline.core.errors import SessionError
 from triomq.client.pipeline.tables.files import StoredFile
 
 GLOB_CHARACTERS = re.compile(r"([\\*?\[\]{},])")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.client.pipeline.errors import PipelineError
+from triomq.client.pipeline.core.errors import PipelineError
 from triomq.client.pipeline.tables.files import Files
 
 logger = logging.getLogger(__name__)

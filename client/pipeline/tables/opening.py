@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from triomq.client.pipeline.spec import TableSpec
+from triomq.client.pipeline.core.spec import TableSpec
 from triomq.client.pipeline.tables.delta import DeltaTable
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.iceberg import IcebergTable

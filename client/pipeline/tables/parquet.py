@@ -15,9 +15,9 @@ from functools import partial
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
-from triomq.client.pipeline.errors import PipelineError
-from triomq.client.pipeline.origin import DATE
-from triomq.client.pipeline.spec import TableSpec
+from triomq.client.pipeline.core.errors import PipelineError
+from triomq.client.pipeline.core.origin import DATE
+from triomq.client.pipeline.core.spec import TableSpec
 from triomq.client.pipeline.tables.batch_files import BatchFiles, FileMerge, staged_files
 from triomq.client.pipeline.tables.files import StoredFile, is_hidden
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles

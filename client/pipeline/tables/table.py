@@ -10,7 +10,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from triomq.client.pipeline.origin import POSITION
+from triomq.client.pipeline.core.origin import POSITION
 from triomq.client.pipeline.tables.files import Files
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 

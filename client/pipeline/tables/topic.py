@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.storagelevel import StorageLevel
 
-from triomq.client.pipeline.errors import PipelineError
-from triomq.client.pipeline.origin import PLACE, PREFIX, REASON, stored_rows
-from triomq.client.pipeline.spec import ACCESS_OPTIONS, SourceSpec, TableSpec, resolved
+from triomq.client.pipeline.core.errors import PipelineError
+from triomq.client.pipeline.core.origin import PLACE, PREFIX, REASON, stored_rows
+from triomq.client.pipeline.core.spec import ACCESS_OPTIONS, SourceSpec, TableSpec, resolved
 from triomq.client.spark.sink.refusals import REASON as REFUSED
 from triomq.client.spark.sink.refusals import send_rows
 

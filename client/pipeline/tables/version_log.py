@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 
-from triomq.client.pipeline.errors import PipelineError
+from triomq.client.pipeline.core.errors import PipelineError
 from triomq.client.pipeline.tables.batch_files import (
     Write,
     delete_staging,

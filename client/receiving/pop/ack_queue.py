@@ -13,10 +13,10 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.client.consumer.pop.hold import Hold
-from triomq.client.consumer.pop.pop_calls import PopCalls
-from triomq.client.errors import MessageGone, RequestNotSupported, TrioMQError
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.errors import MessageGone, RequestNotSupported, TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.receiving.pop.hold import Hold
+from triomq.client.receiving.pop.pop_calls import PopCalls
 
 logger = logging.getLogger(__name__)
 

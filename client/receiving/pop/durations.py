@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime
 
-from triomq.client.arguments import check_seconds, shown
-from triomq.client.errors import SettingsError
+from triomq.client.core.arguments import check_seconds, shown
+from triomq.client.core.errors import SettingsError
 
 Duration = float | datetime.timedelta
 """Seconds, or a ``timedelta``."""

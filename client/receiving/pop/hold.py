@@ -7,10 +7,10 @@ from typing import Protocol
 import attrs
 import trio
 
-from triomq.client.consumer.pop.lease_times import Lease
-from triomq.client.consumer.pop.source_turns import PopSource
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.requests.replier import Replier
+from triomq.client.receiving.pop.lease_times import Lease
+from triomq.client.receiving.pop.source_turns import PopSource
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.replier import Replier
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 

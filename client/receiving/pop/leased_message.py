@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
-from triomq.client.back_off import until_reached
-from triomq.client.consumer.message_view import MessageView
-from triomq.client.consumer.pop.durations import Duration, check_invisible
-from triomq.client.consumer.pop.lease_times import Lease
-from triomq.client.consumer.pop.pop_requests import PopRequests
-from triomq.client.consumer.pop.retry_delays import DELIVERIES_MAX, retry_seconds
-from triomq.client.consumer.received import plain_message_body
-from triomq.client.errors import AlreadySettled, MessageGone, MessageRefused, ReceiptExpired
-from triomq.client.requests.replier import Replier
+from triomq.client.core.back_off import until_reached
+from triomq.client.core.errors import AlreadySettled, MessageGone, MessageRefused, ReceiptExpired
+from triomq.client.receiving.message_view import MessageView
+from triomq.client.receiving.pop.durations import Duration, check_invisible
+from triomq.client.receiving.pop.lease_times import Lease
+from triomq.client.receiving.pop.pop_requests import PopRequests
+from triomq.client.receiving.pop.retry_delays import DELIVERIES_MAX, retry_seconds
+from triomq.client.receiving.received import plain_message_body
+from triomq.client.receiving.replier import Replier
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage
 

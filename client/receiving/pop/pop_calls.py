@@ -17,10 +17,10 @@ from typing import Any
 import attrs
 import trio
 
-from triomq.client.consumer.pop.lease_times import Lease
-from triomq.client.consumer.pop.pop_requests import PopAnswer, PopRequests
-from triomq.client.consumer.pop.source_turns import PopSource
-from triomq.client.errors import TrioMQError
+from triomq.client.core.errors import TrioMQError
+from triomq.client.receiving.pop.lease_times import Lease
+from triomq.client.receiving.pop.pop_requests import PopAnswer, PopRequests
+from triomq.client.receiving.pop.source_turns import PopSource
 from triomq.remoting.protocol.record import StoredMessage
 
 logger = logging.getLogger(__name__)

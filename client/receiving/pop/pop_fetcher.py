@@ -22,19 +22,19 @@ from math import inf
 import attrs
 import trio
 
-from triomq.client.consumer.pop.ack_queue import AckQueue
-from triomq.client.consumer.pop.hold import Hold
-from triomq.client.consumer.pop.hold_limit import HoldLimit
-from triomq.client.consumer.pop.lease_times import LeaseTimes
-from triomq.client.consumer.pop.pop_calls import Popped
-from triomq.client.consumer.pop.pop_requests import POP_MAX
-from triomq.client.consumer.pop.pop_sources import PopSources
-from triomq.client.consumer.pop.retry_delays import DELIVERIES_MAX, retry_seconds
-from triomq.client.consumer.pop.source_turns import PopSource
-from triomq.client.consumer.received import DEAD_LETTER, ReceivedMessage, next_delivery
-from triomq.client.consumer.settlement import PAUSE_MAX, PAUSE_MIN
-from triomq.client.errors import FlowControl, MessageGone, MessageRefused, TrioMQError
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.errors import FlowControl, MessageGone, MessageRefused, TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.receiving.pop.ack_queue import AckQueue
+from triomq.client.receiving.pop.hold import Hold
+from triomq.client.receiving.pop.hold_limit import HoldLimit
+from triomq.client.receiving.pop.lease_times import LeaseTimes
+from triomq.client.receiving.pop.pop_calls import Popped
+from triomq.client.receiving.pop.pop_requests import POP_MAX
+from triomq.client.receiving.pop.pop_sources import PopSources
+from triomq.client.receiving.pop.retry_delays import DELIVERIES_MAX, retry_seconds
+from triomq.client.receiving.pop.source_turns import PopSource
+from triomq.client.receiving.received import DEAD_LETTER, ReceivedMessage, next_delivery
+from triomq.client.receiving.settlement import PAUSE_MAX, PAUSE_MIN
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 logger = logging.getLogger(__name__)

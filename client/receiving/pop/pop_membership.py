@@ -9,17 +9,17 @@ from functools import partial
 import attrs
 import trio
 
-from triomq.client.background import open_background
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.agreement import Agreement
-from triomq.client.consumer.member_spec import MemberSpec
-from triomq.client.consumer.offsets import ConsumeFrom, OffsetStore
-from triomq.client.consumer.pop.pop_calls import PopCalls
-from triomq.client.consumer.pop.pop_fetcher import PopFetcher
-from triomq.client.consumer.pop.pop_requests import PopRequests
-from triomq.client.consumer.pop.pop_sources import PopSources
-from triomq.client.consumer.subscribing import check_filters
-from triomq.client.session import Session, SessionObserver
+from triomq.client.core.background import open_background
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.session import Session, SessionObserver
+from triomq.client.receiving.agreement import Agreement
+from triomq.client.receiving.member_spec import MemberSpec
+from triomq.client.receiving.offsets import ConsumeFrom, OffsetStore
+from triomq.client.receiving.pop.pop_calls import PopCalls
+from triomq.client.receiving.pop.pop_fetcher import PopFetcher
+from triomq.client.receiving.pop.pop_requests import PopRequests
+from triomq.client.receiving.pop.pop_sources import PopSources
+from triomq.client.receiving.subscribing import check_filters
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.names import RETRY_PREFIX

@@ -11,18 +11,26 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 import trio
 
-from triomq.client.calls import read_header
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.offsets import ConsumeFrom
-from triomq.client.consumer.pop.lease_times import Lease
-from triomq.client.consumer.pop.source_turns import PopSource
-from triomq.client.errors import ProtocolBroken, RouteNotFound, broker_error, request_name
-from triomq.client.session import Session
-from triomq.remoting.errors import ProtocolError
+from triomq.client.core.calls import read_header
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.errors import ProtocolBroken, RouteNotFound, broker_error, request_name
+from triomq.client.core.session import Session
+from triomq.client.receiving.offsets import ConsumeFrom
+from triomq.client.receiving.pop.lease_times import Lease
+from triomq.client.receiving.pop.source_turns import PopSource
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody, offset_bits
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
+from triomq.remoting.protocol.consuming.popped_records import PoppedRecord, popped_records
+from triomq.remoting.protocol.consuming.popped_requests import (
+    ack_request,
+    change_request,
+    changed_handle,
+    dead_letter_request,
+    stored_topic,
+)
 from triomq.remoting.protocol.headers.pop import (
     ChangeInvisibleTimeResponseHeader,
     NotificationHeader,
@@ -31,14 +39,6 @@ from triomq.remoting.protocol.headers.pop import (
     PopMessageResponseHeader,
 )
 from triomq.remoting.protocol.names import RETRY_PREFIX
-from triomq.remoting.protocol.popped_records import PoppedRecord, popped_records
-from triomq.remoting.protocol.popped_requests import (
-    ack_request,
-    change_request,
-    changed_handle,
-    dead_letter_request,
-    stored_topic,
-)
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
 from triomq.remoting.protocol.record import StoredMessage
 

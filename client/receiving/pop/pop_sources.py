@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.member_spec import MemberSpec
-from triomq.client.consumer.pop.pop_calls import PopCalls
-from triomq.client.consumer.pop.source_turns import PopSource
-from triomq.client.consumer.rates import ConsumerCounts
-from triomq.client.requests.replier import Replier
-from triomq.client.session import Session
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.session import Session
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.member_spec import MemberSpec
+from triomq.client.receiving.pop.pop_calls import PopCalls
+from triomq.client.receiving.pop.source_turns import PopSource
+from triomq.client.receiving.rates import ConsumerCounts
+from triomq.client.receiving.replier import Replier
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 import attrs
 import trio
 
-from triomq.client.consumer.pop.pop_calls import Popped
-from triomq.client.consumer.pop.pop_sources import PopSources
-from triomq.client.consumer.pop.source_turns import PopSource, SourceTurns
-from triomq.client.errors import NotRunning, RouteNotFound, TrioMQError
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.errors import NotRunning, RouteNotFound, TrioMQError
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.receiving.pop.pop_calls import Popped
+from triomq.client.receiving.pop.pop_sources import PopSources
+from triomq.client.receiving.pop.source_turns import PopSource, SourceTurns
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from triomq.client.spark.sink.outgoing import QueueWish, Refuse, SinkBatch
 from triomq.client.spark.sink.sink_options import SinkOptions
 from triomq.client.spark.task_pull import POOL, ConnectionPool
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request

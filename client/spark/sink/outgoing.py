@@ -11,7 +11,7 @@ import attrs
 import pyarrow as pa
 
 from triomq.client.spark.errors import RowRefused
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.batch import ELEMENT_BYTES
 from triomq.remoting.protocol.compression import compress_body
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 from triomq.remoting.protocol.fastjson import REQUEST_LIMITS, loads
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import attrs
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody, json_name, named
 from triomq.remoting.protocol.fastjson import JsonLimits, loads
 

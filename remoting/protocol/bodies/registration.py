@@ -11,7 +11,7 @@ from struct import Struct
 
 import attrs
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.large_registration import TOPICS_MAX, read_large_registration
 from triomq.remoting.protocol.bodies.schema import JsonBody, named
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import attrs
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody, escape_non_ascii, json_name
 from triomq.remoting.protocol.fastjson import JsonLimits
 

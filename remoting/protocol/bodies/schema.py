@@ -21,7 +21,7 @@ from typing import Any, Self, TypeAlias, TypeVar, Union, cast, get_args, get_ori
 
 import attrs
 
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.fastjson import (
     JsonLimits,
     bare_key_map,

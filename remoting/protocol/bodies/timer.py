@@ -7,7 +7,7 @@ from struct import Struct
 
 import attrs
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.bodies.topics import DataVersion
 

@@ -1,1 +1,1 @@
-"""Rules of consuming that clients and servers share: allocation, tag expressions, popped messages."""
+"""Consuming, as clients and servers share it: allocation, tag expressions, popped messages."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.headers.pop import PopMessageResponseHeader
 from triomq.remoting.protocol.message_properties import POP_CK
 from triomq.remoting.protocol.receipt_handle import (

@@ -3,7 +3,7 @@
 Source: remoting/…/protocol/filter/FilterAPI.java.
 """
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.bodies.heartbeat import TAG, SubscriptionData
 from triomq.remoting.protocol.java_hash import tags_code
 

@@ -15,13 +15,13 @@ from replicated_brokers import broker_group, eventually
 
 from triomq.broker.options import load_broker_config
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.properties_file import Entry
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.auth import UserHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader
-from triomq.remoting.settings import ConfigError
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from triomq.broker.options import load_broker_config
 from triomq.client import ClientSettings, Credentials, Producer, ProducerSettings, Tls
 from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
-from triomq.remoting.command_line import file_source
-from triomq.remoting.properties_file import Entry
-from triomq.remoting.settings import Source, load
+from triomq.remoting.core.command_line import file_source
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.settings import Source, load
 
 
 def entries(**settings: object) -> list[Entry]:

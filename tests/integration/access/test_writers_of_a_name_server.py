@@ -15,11 +15,11 @@ from triomq.namesrv.access import READS, WRITES, writer_check
 from triomq.namesrv.request_table import handler_table
 from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.signing import Credentials
-from triomq.remoting.settings import ConfigError
 
 ADMINISTRATOR = Credentials(access_key=ROOT[0], secret_key=ROOT[1])
 BROKERS = Credentials(access_key="inner", secret_key="innerpw123")

@@ -15,11 +15,11 @@ from silent_servers import silent_broker, silent_server
 
 from triomq import PushConsumer
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.bench import ending
-from triomq.client.admin.bench.bench_places import own_topic
-from triomq.client.admin.command_line import understand
-from triomq.client.admin.commands import bench
-from triomq.client.admin.execution import whole_seconds
+from triomq.client.mqadmin.bench import ending
+from triomq.client.mqadmin.bench.bench_places import own_topic
+from triomq.client.mqadmin.command_line import understand
+from triomq.client.mqadmin.commands import bench
+from triomq.client.mqadmin.execution import whole_seconds
 from triomq.testing import InProcessCluster, local_cluster
 
 
@@ -203,7 +203,7 @@ def test_the_load_comes_beside_the_deadline(words: list[str], seconds: int) -> N
 async def test_ctrl_c_ends_the_load_prints_the_summary_and_cleans_up() -> None:
     async with local_cluster() as cluster:
         words = ("bench", "send", "--duration", "300", "--rate", "50", "--json")
-        command = [sys.executable, "-m", "triomq.client.admin.cli", *words]
+        command = [sys.executable, "-m", "triomq.client.mqadmin.cli", *words]
         process = await trio.lowlevel.open_process(
             [*command, "-n", cluster.namesrv_address],
             stdin=subprocess.DEVNULL,

@@ -15,8 +15,8 @@ from silent_servers import silent_broker
 from triomq import MessageQueue, Producer, PushConsumer
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import UsageError
-from triomq.client.admin.commands.cluster_file import chosen_cluster
-from triomq.client.errors import RouteNotFound
+from triomq.client.core.errors import RouteNotFound
+from triomq.client.mqadmin.commands.cluster_file import chosen_cluster
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import KvConfigHeader

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from mqadmin_calls import failed, mqadmin
 
-from triomq.client.admin.command_list import LIST
-from triomq.client.admin.completion import completed
-from triomq.client.admin.completion_scripts import SCRIPTS
-from triomq.client.admin.grouped_names import VERBS
+from triomq.client.mqadmin.completion import completed
+from triomq.client.mqadmin.core.command_list import LIST
+from triomq.client.mqadmin.core.completion_scripts import SCRIPTS
+from triomq.client.mqadmin.core.grouped_names import VERBS
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "mqadmin").write_text(
-        f'#!/bin/sh\nexec {sys.executable} -m triomq.client.admin.cli "$@"\n'
+        f'#!/bin/sh\nexec {sys.executable} -m triomq.client.mqadmin.cli "$@"\n'
     )
     (folder / "mqadmin").chmod(0o755)
     (folder / "tls.properties").write_text("")

@@ -16,9 +16,9 @@ from mqadmin_calls import Done, failed, mqadmin
 
 from triomq.client.admin.access import given_access
 from triomq.client.admin.arguments import Values
-from triomq.client.admin.command_line import Call, understand
 from triomq.client.admin.contexts import FILE_BYTES_MAX, Context, contexts_path, with_context
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
+from triomq.client.mqadmin.command_line import Call, understand
 from triomq.testing import local_cluster
 
 SECRET = "s3cr3t-w0rd"
@@ -108,7 +108,7 @@ def test_the_secret_key_is_read_from_a_terminal_without_echo(path: Path) -> None
     ours, theirs = pty.openpty()
     words = ["context", "set", "p", "--access-key", "operators"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "triomq.client.admin.cli", *words],
+        [sys.executable, "-m", "triomq.client.mqadmin.cli", *words],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -14,9 +14,10 @@ from silent_servers import silent_broker
 
 from triomq import MessageQueue, Producer, PushConsumer
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.resend import resend_command, searching
+from triomq.client.admin.resend import searching
 from triomq.client.admin.resend.copy_sender import CopySender
 from triomq.client.admin.resend.message_copy import copy_to
+from triomq.client.mqadmin.core import resend_command
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.send import SendBackHeader
 from triomq.remoting.protocol.record import StoredMessage

@@ -23,7 +23,7 @@ from processes import free_port
 from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.doctor import cluster_checks
 from triomq.client.admin.doctor.cluster_checks import broker_findings, clock_skew, groups_of_brokers
-from triomq.remoting.findings import Level
+from triomq.remoting.core.findings import Level
 from triomq.testing import InProcessCluster, local_cluster
 
 
@@ -173,7 +173,7 @@ def test_clocks_slaves_and_full_disks() -> None:
 
 
 async def test_without_name_servers_the_machine_alone(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "triomq.client.admin.cli", "doctor", "--dir", str(tmp_path)]
+    words = [sys.executable, "-m", "triomq.client.mqadmin.cli", "doctor", "--dir", str(tmp_path)]
     done = await trio.run_process(
         [*words, "--json"], capture_stdout=True, check=False, env={"PATH": "/usr/bin:/bin"}
     )

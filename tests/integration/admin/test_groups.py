@@ -14,9 +14,9 @@ import pytest
 import trio
 from mqadmin_calls import failed, mqadmin
 
-from triomq.client.admin.commands.progress import queue_rows
-from triomq.client.consumer.push import PushConsumer
-from triomq.client.producer.producer import Producer
+from triomq.client.mqadmin.commands.progress import queue_rows
+from triomq.client.sdk.producer import Producer
+from triomq.client.sdk.push_consumer import PushConsumer
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset, ConsumeStats

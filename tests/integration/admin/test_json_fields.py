@@ -14,11 +14,11 @@ import trio
 from mqadmin_calls import mqadmin
 
 from triomq import ClientSettings, Producer, ProducerSettings, PushConsumer
-from triomq.client.admin.command_list import LIST
-from triomq.client.admin.commands import load
-from triomq.client.admin.csv_output import csv_text
-from triomq.client.admin.grouped_names import VERBS
-from triomq.client.admin.shapes import differences, fitting, shapes_of
+from triomq.client.mqadmin.commands import load
+from triomq.client.mqadmin.core.command_list import LIST
+from triomq.client.mqadmin.core.csv_output import csv_text
+from triomq.client.mqadmin.core.grouped_names import VERBS
+from triomq.client.mqadmin.core.shapes import differences, fitting, shapes_of
 from triomq.testing import InProcessCluster, local_cluster
 
 BROKER, FILE, CLIENT, ID, DIR = "BROKER", "FILE", "CLIENT", "ID", "DIR"

@@ -114,7 +114,7 @@ def test_control_c_ends_it_with_130_and_without_a_traceback() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        command = [sys.executable, "-m", "triomq.client.admin.cli", "topicList", "-n", address]
+        command = [sys.executable, "-m", "triomq.client.mqadmin.cli", "topicList", "-n", address]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             with listener.accept()[0]:
                 process.send_signal(signal.SIGINT)

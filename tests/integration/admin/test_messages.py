@@ -12,7 +12,7 @@ import trio
 from mqadmin_calls import failed, mqadmin
 
 from triomq import MessageQueue
-from triomq.client.producer.producer import Producer
+from triomq.client.sdk.producer import Producer
 from triomq.testing import InProcessCluster, local_cluster
 
 

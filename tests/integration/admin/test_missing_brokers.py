@@ -14,7 +14,7 @@ from processes import free_port
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_poller import ClusterPoller
-from triomq.client.errors import BrokerError
+from triomq.client.core.errors import BrokerError
 from triomq.remoting.protocol.bodies.cluster import MISSING_BROKERS_NAMESPACE
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable

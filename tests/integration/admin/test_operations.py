@@ -13,9 +13,9 @@ import pytest
 import trio
 from mqadmin_calls import Done, failed, mqadmin
 
-from triomq.client.consumer.push import PushConsumer
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.producer.producer import Producer
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.sdk.producer import Producer
+from triomq.client.sdk.push_consumer import PushConsumer
 from triomq.testing import InProcessCluster, local_cluster
 
 

@@ -16,7 +16,7 @@ from mqadmin_calls import Done, failed, mqadmin, run
 
 from triomq import MessageQueue, Producer
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.commands import compaction_log, reading
+from triomq.client.mqadmin.commands import compaction_log, reading
 from triomq.testing import InProcessCluster, local_cluster
 
 pytestmark = pytest.mark.feature("169a")

@@ -15,7 +15,7 @@ import trio
 
 from triomq.testing import InProcessCluster, local_cluster
 
-MQADMIN = [sys.executable, "-m", "triomq.client.admin.cli"]
+MQADMIN = [sys.executable, "-m", "triomq.client.mqadmin.cli"]
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ async def test_a_consumer_killed_in_its_listener_shows_as_lag_and_the_message_co
 
 CONSUMER = """
 import sys, trio
-from triomq.client.consumer.push import PushConsumer
+from triomq.client.sdk.push_consumer import PushConsumer
 
 async def main():
     async with PushConsumer(

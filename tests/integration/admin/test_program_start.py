@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import triomq
-from triomq.client.admin.command_list import LIST
+from triomq.client.mqadmin.core.command_list import LIST
 
 ENTRIES = {
-    "mqadmin": "triomq.client.admin.cli",
+    "mqadmin": "triomq.client.mqadmin.cli",
     "mqbroker": "triomq.broker.__main__",
     "mqlocal": "triomq.local",
     "mqnamesrv": "triomq.namesrv.__main__",
@@ -61,17 +61,17 @@ def test_version_loads_nothing_heavy(program: str) -> None:
 
 
 def test_the_list_of_commands_loads_no_command() -> None:
-    _, modules = imported("triomq.client.admin.cli", "help")
-    assert {name for name in modules if name.startswith("triomq.client.admin.commands.")} == set()
+    _, modules = imported("triomq.client.mqadmin.cli", "help")
+    assert {name for name in modules if name.startswith("triomq.client.mqadmin.commands.")} == set()
 
 
 HELP_OF_EACH_MODULE = """
 import sys
-from triomq.client.admin.cli import run_words
+from triomq.client.mqadmin.cli import run_words
 
 for words in sys.argv[1:]:
     run_words([words, "--help"])
-    ours = {name for name in sys.modules if name.startswith("triomq.client.admin.commands.")}
+    ours = {name for name in sys.modules if name.startswith("triomq.client.mqadmin.commands.")}
     print("loaded", *ours)
     for name in ours:
         del sys.modules[name]
@@ -92,7 +92,7 @@ def test_the_help_of_a_command_loads_its_module_only() -> None:
         check=True,
     )
     assert re.findall(r"^loaded (.*)$", done.stdout, re.MULTILINE) == [
-        f"triomq.client.admin.commands.{module}" for module in first
+        f"triomq.client.mqadmin.commands.{module}" for module in first
     ]
     assert re.findall(r"^heavy.*$", done.stdout, re.MULTILINE) == ["heavy"]
 

@@ -17,14 +17,14 @@ from mqadmin_calls import Done, mqadmin, run
 from silent_servers import silent_broker, silent_server
 
 from triomq import MessageQueue, Producer, PushConsumer
-from triomq.client.admin import execution
 from triomq.client.admin.arguments import Option, parse, whole
-from triomq.client.admin.command import AdminCommand, Result
-from triomq.client.admin.command_line import Call
-from triomq.client.admin.command_list import LIST
 from triomq.client.admin.errors import CommandTimeout
-from triomq.client.admin.grouped_names import VERBS
-from triomq.remoting.address import parse_address
+from triomq.client.mqadmin import execution
+from triomq.client.mqadmin.command_line import Call
+from triomq.client.mqadmin.core.command import AdminCommand, Result
+from triomq.client.mqadmin.core.command_list import LIST
+from triomq.client.mqadmin.core.grouped_names import VERBS
+from triomq.remoting.core.address import parse_address
 from triomq.testing import local_cluster
 
 CLUSTER = ("-c", "DefaultCluster")

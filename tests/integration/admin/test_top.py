@@ -27,13 +27,13 @@ from triomq.client.admin import requests
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_poller import ClusterPoller
 from triomq.client.admin.cluster_view import ClusterView, NameServerRow
-from triomq.client.admin.command_line import understand
-from triomq.client.admin.commands.top import live
-from triomq.client.admin.execution import wants_screen
-from triomq.client.admin.top.frame import TopFrame
-from triomq.client.admin.top.loader import TopLoader, load_once, open_loader
-from triomq.client.admin.top.screen import PortalSource, TopApp
-from triomq.client.portal import Portal
+from triomq.client.core.portal import Portal
+from triomq.client.mqadmin.command_line import understand
+from triomq.client.mqadmin.commands.top import live
+from triomq.client.mqadmin.execution import wants_screen
+from triomq.client.mqadmin.top.frame import TopFrame
+from triomq.client.mqadmin.top.loader import TopLoader, load_once, open_loader
+from triomq.client.mqadmin.top.screen import PortalSource, TopApp
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicConfigList
 from triomq.remoting.protocol.codes import RequestCode
@@ -151,7 +151,7 @@ def test_the_live_view_is_for_terminals_only(
 def test_without_textual_the_fix_is_named() -> None:
     code = (
         "import sys; sys.modules['textual'] = None\n"
-        "from triomq.client.admin.command_line import complain, understand\n"
+        "from triomq.client.mqadmin.command_line import complain, understand\n"
         "call = understand(['top', '-n', '127.0.0.1:1'])\n"
         "try:\n    call.command.screen(call.values)\n"
         "except Exception as error:\n    sys.exit(complain(error, [], sys.stdout, sys.stderr))\n"
@@ -161,14 +161,21 @@ def test_without_textual_the_fix_is_named() -> None:
     )
     assert done.returncode == 2, done
     assert "pip install 'triomq[admin]'" in done.stderr
-    assert live.__module__ == "triomq.client.admin.commands.top"
+    assert live.__module__ == "triomq.client.mqadmin.commands.top"
 
 
 async def test_the_program_shows_the_view_until_q() -> None:
     async with local_cluster() as cluster:
         ours, theirs = pty.openpty()
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "triomq.client.admin.cli", "top", "-n", cluster.namesrv_address],
+            [
+                sys.executable,
+                "-m",
+                "triomq.client.mqadmin.cli",
+                "top",
+                "-n",
+                cluster.namesrv_address,
+            ],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,

@@ -150,7 +150,7 @@ async def test_a_silent_broker_does_not_delay_the_others(
 
 async def test_ctrl_c_is_its_normal_end(cluster: InProcessCluster, producer: Producer) -> None:
     await producer.send("orders", b"first", queue=QUEUES["a"])
-    code = "import sys; from triomq.client.admin.cli import main; sys.exit(main())"
+    code = "import sys; from triomq.client.mqadmin.cli import main; sys.exit(main())"
     words = ["topic", "tail", "orders", "--from", "-1h", "-n", cluster.namesrv_address]
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from mqadmin_calls import failed, mqadmin
 
-from triomq.client.consumer.push import PushConsumer
-from triomq.client.errors import OffsetNotFound
-from triomq.client.producer.producer import Producer
+from triomq.client.core.errors import OffsetNotFound
+from triomq.client.sdk.producer import Producer
+from triomq.client.sdk.push_consumer import PushConsumer
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import KvConfigHeader
 from triomq.testing import InProcessCluster, local_cluster

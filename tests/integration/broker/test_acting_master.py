@@ -19,7 +19,7 @@ from brokers import BrokerPeer
 from replicated_brokers import Group, Member, broker_group, eventually
 
 from triomq import ConsumerSettings, PushConsumer, ReceivedMessage
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.route import MessageQueue, TopicRoute

@@ -19,10 +19,10 @@ from serving import until
 
 from triomq.broker.services.cold_pulls import AT_A_TIME, ColdPulls
 from triomq.broker.services.pop.held_pops import HeldPops
-from triomq.broker.store.errors import StoreIoError
-from triomq.broker.store.results import GetResult
+from triomq.broker.store.core.errors import StoreIoError
+from triomq.broker.store.core.results import GetResult
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.pop import PopMessageHeader

@@ -15,7 +15,7 @@ from replicated_brokers import broker_group, eventually
 
 from triomq.broker.app import BrokerReady
 from triomq.broker.store.compaction.copy_file import CopySizes
-from triomq.remoting.errors import HeaderFieldError
+from triomq.remoting.core.errors import HeaderFieldError
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode

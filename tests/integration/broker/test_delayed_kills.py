@@ -17,7 +17,7 @@ from brokers import BrokerPeer
 
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.send import SendBackHeader
 

@@ -18,14 +18,14 @@ import trio
 from brokers import running_broker
 from mqadmin_calls import failed, mqadmin
 
-from triomq.client.config import ClientSettings, ProducerSettings, namesrv_addresses
-from triomq.client.errors import NoNameServer, RouteNotFound
-from triomq.client.producer.producer import Producer
+from triomq.client.core.config import ClientSettings, ProducerSettings, namesrv_addresses
+from triomq.client.core.errors import NoNameServer, RouteNotFound
+from triomq.client.sdk.producer import Producer
 from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.remoting.client import discovery
 from triomq.remoting.client.discovery import address_server_url, all_addresses, fetch_addresses
-from triomq.remoting.errors import ConnectFailed, ConnectionLost
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost
 
 
 class AddressServer:

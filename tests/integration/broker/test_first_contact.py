@@ -11,7 +11,7 @@ import trio
 from scripted_cluster import scripted_cluster
 
 from triomq import Producer, ProducerSettings
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.testing import local_cluster
 

@@ -15,7 +15,7 @@ from brokers import BrokerPeer, peer_of, running_broker
 
 from triomq.broker.app import BrokerReady
 from triomq.broker.services import slow_consumers
-from triomq.broker.store.errors import StoreIoError
+from triomq.broker.store.core.errors import StoreIoError
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.bodies.cluster import KvTable

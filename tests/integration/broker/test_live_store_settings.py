@@ -12,7 +12,7 @@ from brokers import BrokerPeer, peer_of, running_broker
 from serving import until
 
 from triomq.broker.options import load_broker_config
-from triomq.remoting.properties_file import Entry, parse_entries
+from triomq.remoting.core.properties_file import Entry, parse_entries
 from triomq.remoting.protocol.codes import RequestCode as Code
 
 SEGMENT = 64 * 1024

@@ -24,6 +24,7 @@ from triomq import Producer
 from triomq.broker.processors.query import QueryMessages
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NamesrvConfig
+from triomq.remoting.core.open_files import ConnectionBudget, Places
 from triomq.remoting.monitor.http import HttpAnswer, HttpRequest
 from triomq.remoting.monitor.http_server import (
     CONNECTIONS_MAX,
@@ -33,7 +34,6 @@ from triomq.remoting.monitor.http_server import (
 )
 from triomq.remoting.monitor.metrics import Family
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
-from triomq.remoting.open_files import ConnectionBudget, Places
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.query import ViewMessageHeader
 from triomq.remoting.server.listen import AddressInUse

@@ -12,9 +12,9 @@ import trio
 from brokers import BrokerPeer, Sent, peer_of, running_broker
 
 from triomq.broker.services.transactions import checks, transactions
-from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.errors import StoreIoError, StoreUnavailable
-from triomq.broker.store.queue_messages import QueueMessages
+from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.errors import StoreIoError, StoreUnavailable
+from triomq.broker.store.reading.queue_messages import QueueMessages
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode

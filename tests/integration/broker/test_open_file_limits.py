@@ -27,11 +27,11 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.name_servers import NameServer, NameServerTable
 from triomq.broker.services.topics import TopicSettings, open_topics
 from triomq.broker.services.versions import Version
-from triomq.remoting import open_files
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import ConnectFailed
-from triomq.remoting.open_files import Places
+from triomq.remoting.core import open_files
+from triomq.remoting.core.errors import ConnectFailed
+from triomq.remoting.core.open_files import Places
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.handlers import Handler

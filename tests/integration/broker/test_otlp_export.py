@@ -13,10 +13,10 @@ from otlp_collector import Push, attributes, collecting
 from processes import free_port
 
 from triomq.broker.java_keys import BROKER_KEYS
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.settings import ConfigError, Source, load
 from triomq.remoting.monitor.export_settings import ExporterType, ExportSettings
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
-from triomq.remoting.properties_file import Entry
-from triomq.remoting.settings import ConfigError, Source, load
 
 
 @pytest.mark.feature("185a")

@@ -17,8 +17,8 @@ from brokers import BrokerPeer, Pulled, peer_of, running_broker
 from triomq.remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.consuming.tag_expressions import subscription
 from triomq.remoting.protocol.headers.pull import CLASS_FILTER, LITE_PULL
-from triomq.remoting.protocol.tag_expressions import subscription
 
 KNOWN = 5
 """the version that the heartbeats of these tests bring"""

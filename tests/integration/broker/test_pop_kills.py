@@ -17,7 +17,7 @@ from pop_peer import acknowledge, pop
 
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 
 KILLS, INVISIBLE_MS = 3, 2_000
 

@@ -16,7 +16,7 @@ from scripted_cluster import scripted_cluster
 from triomq import Producer, TrioMQError
 from triomq.namesrv.broker_registration import BrokerRegistration
 from triomq.namesrv.routes import RouteTable
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.route import (
     QUEUES_MAX,

@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 import trio
 
-from triomq.client.config import ClientSettings, ConsumerSettings, ProducerSettings
-from triomq.client.consumer.push import PushConsumer
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.producer.producer import Producer
+from triomq.client.core.config import ClientSettings, ConsumerSettings, ProducerSettings
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.sdk.producer import Producer
+from triomq.client.sdk.push_consumer import PushConsumer
 from triomq.testing import local_cluster
 
 QUICK = ClientSettings(route_interval=0.1)

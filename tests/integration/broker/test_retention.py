@@ -16,7 +16,7 @@ from brokers import BrokerPeer, peer_of, running_broker
 from mqadmin_calls import failed, mqadmin
 
 from triomq import Message, Producer, PushConsumer
-from triomq.broker.store.disk_space import Usage
+from triomq.broker.store.core.disk_space import Usage
 from triomq.broker.store.io.disk import Disk
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig

@@ -14,10 +14,10 @@ from triomq.broker.options import load_broker_config
 from triomq.namesrv.command_line import namesrv_parser
 from triomq.namesrv.options import read_options
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.properties_file import Entry
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import Command
-from triomq.remoting.settings import ConfigError
 
 
 async def test_changes_of_a_broker_hold_over_restarts(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from brokers import BrokerPeer, broker_config, peer_of, running_broker
 from stored_records import decode_record
 
 from triomq.broker.options import load_broker_config
-from triomq.remoting.properties_file import Entry
+from triomq.remoting.core.properties_file import Entry
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.codes import RequestCode as Code

@@ -23,10 +23,10 @@ from brokers import BrokerPeer, peer_of, running_broker
 
 from triomq.broker import app
 from triomq.broker.config import BrokerConfig
-from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.io.disk import Disk
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode

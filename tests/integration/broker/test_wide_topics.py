@@ -24,7 +24,7 @@ from triomq.remoting.protocol.headers.pop import (
     PopMessageHeader,
 )
 from triomq.remoting.protocol.headers.topic import GroupTopicHeader, TopicHeader
-from triomq.remoting.turns import ROWS_AT_ONCE
+from triomq.remoting.server.turns import ROWS_AT_ONCE
 
 QUEUES = 20 * ROWS_AT_ONCE
 REQUESTS = (

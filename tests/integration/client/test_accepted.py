@@ -30,16 +30,16 @@ from triomq import (
     aio,
     sync,
 )
-from triomq.client.arguments import (
+from triomq.client.core.arguments import (
     check_count,
     check_offset,
     check_retry_level,
     check_seconds,
     check_timeout,
 )
-from triomq.client.config import ClientSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.errors import CallTimeout
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.errors import CallTimeout
+from triomq.client.receiving.assignment import Assignment
 from triomq.testing import InProcessCluster
 
 

@@ -11,13 +11,13 @@ import trio
 from serving import until
 
 from triomq import PullConsumer, PushConsumer, RequestTimeout, SimpleConsumer
-from triomq.client.consumer.agreement import ATTEMPTS_MAX, Agreement
-from triomq.client.consumer.membership import Membership
-from triomq.client.consumer.pop.pop_membership import PopMembership
+from triomq.client.receiving.agreement import ATTEMPTS_MAX, Agreement
+from triomq.client.receiving.membership import Membership
+from triomq.client.receiving.pop.pop_membership import PopMembership
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.testing import InProcessCluster
 
-LOG = "triomq.client.consumer.agreement"
+LOG = "triomq.client.receiving.agreement"
 A, B = {"T": "a"}, {"T": "b || c"}
 
 

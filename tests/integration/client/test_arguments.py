@@ -38,7 +38,7 @@ from triomq import (
     select_by_hash,
     sync,
 )
-from triomq.client.consumer.push import ConsumerStatistics
+from triomq.client.sdk.push_consumer import ConsumerStatistics
 from triomq.testing import InProcessCluster
 
 TEXT_DAY = "2026-01-01"

@@ -21,7 +21,7 @@ from triomq import (
     ReceivedMessage,
     SettingsError,
 )
-from triomq.client.consumer.local_offsets import offset_file, read_offsets, write_offsets
+from triomq.client.receiving.local_offsets import offset_file, read_offsets, write_offsets
 from triomq.testing import InProcessCluster
 
 

@@ -33,10 +33,10 @@ from triomq import (
     aio,
     sync,
 )
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.membership import Membership
-from triomq.client.consumer.offsets import OffsetStore
-from triomq.client.errors import ConnectionFailed, ConnectionLost
+from triomq.client.core.errors import ConnectionFailed, ConnectionLost
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.membership import Membership
+from triomq.client.receiving.offsets import OffsetStore
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.server.requests import Request, Response
 from triomq.testing import InProcessCluster

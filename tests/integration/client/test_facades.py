@@ -15,9 +15,9 @@ from threaded_cluster import cluster_in_a_thread
 
 import triomq
 from triomq import ConsumerSettings, Message, NoNameServer, NotRunning, ProducerSettings, aio, sync
-from triomq.client.config import ClientSettings
-from triomq.client.errors import AlreadySettled, CallTimeout, ForkDetected
-from triomq.client.portal import Portal
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.errors import AlreadySettled, CallTimeout, ForkDetected
+from triomq.client.core.portal import Portal
 
 QUICK = ConsumerSettings(retry_delay=0.05, client=ClientSettings(shutdown_timeout=2))
 

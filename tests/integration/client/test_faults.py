@@ -37,8 +37,8 @@ from triomq import (
     SendStatus,
     SendTimeout,
 )
-from triomq.client.config import ClientSettings
-from triomq.client.errors import (
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.errors import (
     BrokerBusy,
     ConnectionLost,
     MessageRefused,

@@ -20,7 +20,7 @@ from triomq import (
     ReceivedMessage,
     SendContext,
 )
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.testing import InProcessCluster

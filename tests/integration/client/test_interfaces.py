@@ -26,7 +26,7 @@ from triomq import (
     aio,
     sync,
 )
-from triomq.client.errors import CallTimeout, SettingsError
+from triomq.client.core.errors import CallTimeout, SettingsError
 
 QUICK = ConsumerSettings(
     retry_delay=0.05, client=ClientSettings(route_interval=0.1, shutdown_timeout=2)

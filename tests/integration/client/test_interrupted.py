@@ -28,8 +28,8 @@ from triomq import (
     sync,
 )
 from triomq.aio.calls import AsyncioLifetime
-from triomq.client.consumer.local_offsets import LocalOffsets, read_offsets
-from triomq.client.portal import Portal
+from triomq.client.core.portal import Portal
+from triomq.client.receiving.local_offsets import LocalOffsets, read_offsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.server.requests import Request, Response
@@ -181,7 +181,7 @@ async def test_watching_queues_ends_with_an_error_when_the_consumer_stops() -> N
 async def test_offset_files_are_written_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from triomq.client.consumer import local_offsets
+    from triomq.client.receiving import local_offsets
 
     writing, most = 0, 0
     write = local_offsets.write_offsets

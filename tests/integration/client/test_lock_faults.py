@@ -10,7 +10,7 @@ from scripted_cluster import ScriptedCluster, never, pulled, record, refuse, scr
 from serving import until
 
 from triomq import ConsumerSettings, MessageQueue, PushConsumer, ReceivedMessage
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.offset import (

@@ -19,9 +19,9 @@ from triomq import (
     ReceivedMessage,
 )
 from triomq.client.admin.admin import Admin
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.trace_records import PubRecord, TraceRecord, decode_trace
 from triomq.client.trace.dispatcher import BUFFERED_MAX
-from triomq.client.trace.trace_records import PubRecord, TraceRecord, decode_trace
 from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.names import TRACE_TOPIC
 from triomq.testing import InProcessCluster, local_cluster

@@ -16,7 +16,7 @@ from triomq import (
     ReceivedMessage,
 )
 from triomq.client.admin.admin import Admin
-from triomq.client.consumer.fetcher import Fetcher
+from triomq.client.receiving.fetcher import Fetcher
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
 from triomq.testing import InProcessCluster

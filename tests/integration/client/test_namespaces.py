@@ -25,7 +25,7 @@ from triomq import (
     ReceivedMessage,
     SendReceipt,
 )
-from triomq.client.consumer.local_offsets import read_offsets
+from triomq.client.receiving.local_offsets import read_offsets
 from triomq.testing import InProcessCluster
 
 TENANTS = ("red", "blue", None)

@@ -31,7 +31,7 @@ from triomq import (
     once,
     sync,
 )
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.client.idempotency.claims import Busy, Done
 from triomq.remoting.protocol.ids import UniqueIds
 from triomq.testing import InProcessCluster, local_cluster

@@ -23,7 +23,7 @@ from triomq import (
     ReceivedMessage,
     TrioMQError,
 )
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.testing import InProcessCluster, local_cluster
 
 QUICK = ConsumerSettings(

@@ -15,8 +15,8 @@ from triomq import (
     PushConsumer,
     ReceivedMessage,
 )
-from triomq.client import heartbeats
 from triomq.client.admin.admin import Admin
+from triomq.client.core import heartbeats
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
 from triomq.testing import InProcessCluster

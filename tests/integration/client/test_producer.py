@@ -29,7 +29,7 @@ from triomq import (
     SendStatus,
     TopicInvalid,
 )
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.testing import InProcessCluster, local_cluster
 
 FAST_ROUTES = ProducerSettings(client=ClientSettings(route_interval=0.2, heartbeat_interval=0.2))

@@ -21,7 +21,7 @@ from triomq import (
     PushConsumer,
     ReceivedMessage,
 )
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.testing import InProcessCluster, Simulation, local_cluster, simulate
 
 QUICK = ConsumerSettings(

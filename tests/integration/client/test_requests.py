@@ -27,13 +27,13 @@ from triomq import (
     SendReceipt,
     SettingsError,
 )
-from triomq.client.config import ClientSettings
-from triomq.client.heartbeats import Heartbeats
-from triomq.client.producer.encoding import OutgoingMessage
-from triomq.client.producer.request import SendRequests
-from triomq.client.producer.sender import Sender, SendTarget
-from triomq.client.route_finder import RouteFinder
-from triomq.client.routes import KnownRoutes, TopicQueues
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.heartbeats import Heartbeats
+from triomq.client.core.route_finder import RouteFinder
+from triomq.client.core.routes import KnownRoutes, TopicQueues
+from triomq.client.sending.encoding import OutgoingMessage
+from triomq.client.sending.request import SendRequests
+from triomq.client.sending.sender import Sender, SendTarget
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.message_properties import parse_properties, properties_text

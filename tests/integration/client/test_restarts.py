@@ -26,9 +26,9 @@ from triomq import (
     ProducerSettings,
     PullConsumer,
 )
-from triomq.client.config import ClientSettings
-from triomq.client.errors import ConnectionFailed
-from triomq.client.message_hooks import SendContext
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.errors import ConnectionFailed
+from triomq.client.core.message_hooks import SendContext
 from triomq.testing import InProcessCluster, local_cluster
 
 QUEUE = MessageQueue("Numbers", "broker-a", 0)

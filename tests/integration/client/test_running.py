@@ -23,7 +23,7 @@ from triomq.client.runner import supervisor as supervisor_module
 from triomq.client.runner.command_line import read_options, run_parser
 from triomq.client.runner.source_changes import SourceChanges
 from triomq.client.runner.supervisor import Supervisor
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.settings import ConfigError
 from triomq.runner.targets import load_consumers
 from triomq.testing import InProcessCluster
 

@@ -33,7 +33,12 @@ from triomq import (
     select_by_machine_room,
     select_by_random,
 )
-from triomq.client.errors import BrokerFailed, ConnectionFailed, MessageRefused, PermissionDenied
+from triomq.client.core.errors import (
+    BrokerFailed,
+    ConnectionFailed,
+    MessageRefused,
+    PermissionDenied,
+)
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.offset import OffsetResponseHeader

@@ -28,7 +28,7 @@ from triomq import (
     sync,
 )
 from triomq.client.admin.admin import Admin
-from triomq.client.consumer.pop import receiver
+from triomq.client.receiving.pop import receiver
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.testing import InProcessCluster, local_cluster

@@ -19,7 +19,7 @@ from triomq import (
     TransactionOutcome,
     TrioMQError,
 )
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.testing import InProcessCluster, Simulation, local_cluster, simulate
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionOutcome

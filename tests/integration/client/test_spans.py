@@ -28,7 +28,7 @@ from triomq import (
     ReceivedMessage,
     SettingsError,
 )
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.testing import InProcessCluster
 
 KNOWN = {

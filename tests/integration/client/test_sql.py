@@ -10,7 +10,7 @@ from mqadmin_calls import mqadmin
 from scripted_cluster import refuse, scripted_cluster
 
 from triomq import Producer, PullConsumer, PushConsumer, SettingsError, Sql
-from triomq.client.broker_errors import BrokerFailed, SubscriptionInvalid
+from triomq.client.core.broker_errors import BrokerFailed, SubscriptionInvalid
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.testing import InProcessCluster, local_cluster
 

@@ -25,7 +25,7 @@ from triomq import (
     PushConsumer,
     ReceivedMessage,
 )
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.offset import (
     OffsetResponseHeader,

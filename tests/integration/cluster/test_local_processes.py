@@ -63,7 +63,7 @@ def gone(pids: list[int], seconds: float = 30) -> bool:
 
 def mqadmin(*words: str, code: int = 0) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "triomq.client.admin.cli", *words],
+        [sys.executable, "-m", "triomq.client.mqadmin.cli", *words],
         capture_output=True,
         text=True,
         timeout=60,

@@ -11,15 +11,15 @@ import psutil
 import pytest
 import trio
 
-from triomq.broker.store.errors import StoreLocked
+from triomq.broker.store.core.errors import StoreLocked
 from triomq.broker.store.io.disk import Disk
-from triomq.client.config import ProducerSettings
-from triomq.client.consumer.push import PushConsumer
-from triomq.client.errors import TrioMQError
-from triomq.client.producer.producer import Producer
-from triomq.client.producer.receipt import SendReceipt
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import TrioMQError
+from triomq.client.sdk.producer import Producer
+from triomq.client.sdk.push_consumer import PushConsumer
+from triomq.client.sending.receipt import SendReceipt
 from triomq.in_process import _run
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.settings import ConfigError
 from triomq.testing import InProcessCluster, Simulation, local_cluster, server_in_thread, simulate
 
 pytest_plugins = ["pytester"]
@@ -285,7 +285,7 @@ async def test_a_service_that_crashes_ends_the_block() -> None:
 
 USER_PROJECT = """
     import pytest
-    from triomq.client.producer.producer import Producer
+    from triomq.client.sdk.producer import Producer
 
     {mark}
     async def test_orders(triomq_cluster):

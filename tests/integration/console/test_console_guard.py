@@ -9,9 +9,9 @@ import attrs
 import pytest
 from console_pages import ORIGIN, PASSWORD, PageClient, console_of, other_browser
 
+from triomq.client.console.core.sessions import FAILED_LOGINS_MAX, IDLE_SECONDS
+from triomq.client.console.core.users import UserRole
 from triomq.client.console.pages import PAGES
-from triomq.client.console.sessions import FAILED_LOGINS_MAX, IDLE_SECONDS
-from triomq.client.console.users import UserRole
 from triomq.testing import InProcessCluster
 
 

@@ -22,7 +22,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from triomq.client.admin.admin import Admin
 from triomq.client.console.pages import PAGES
-from triomq.client.producer.producer import Producer
+from triomq.client.sdk.producer import Producer
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader

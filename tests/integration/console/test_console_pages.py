@@ -13,9 +13,9 @@ import trio
 from console_pages import PageClient, console_of
 
 from triomq.client.admin.admin import Admin
-from triomq.client.config import ClientSettings, ConsumerSettings
-from triomq.client.consumer.push import PushConsumer
-from triomq.client.producer.producer import Producer
+from triomq.client.core.config import ClientSettings, ConsumerSettings
+from triomq.client.sdk.producer import Producer
+from triomq.client.sdk.push_consumer import PushConsumer
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode

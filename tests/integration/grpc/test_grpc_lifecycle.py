@@ -13,10 +13,10 @@ import trio
 from grpc_serving import ECHO, HOLD, Echo, channel_to, grpc_serving, in_thread
 from serving import until
 
+from triomq.remoting.core.open_files import Places
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.methods import MethodTable
-from triomq.remoting.open_files import Places
 from triomq.remoting.server.connection_sniffer import ConnectionSniffer, open_sniffer
 from triomq.remoting.server.listen import AddressInUse
 from triomq.remoting.tls.security_settings import ProxyMode, Security, TlsMode

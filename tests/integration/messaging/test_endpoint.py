@@ -16,6 +16,7 @@ from processes import free_port
 
 from triomq.broker import grpc_endpoint
 from triomq.broker.app import run_broker
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection
@@ -27,7 +28,6 @@ from triomq.remoting.protocol.headers.client import (
     ConsumerRunningHeader,
 )
 from triomq.remoting.server.listen import AddressInUse
-from triomq.remoting.settings import ConfigError
 
 Code = pb.Code
 

@@ -18,7 +18,7 @@ import trio
 from frames import FrameClient
 from processes import free_port
 
-from triomq.remoting.properties_file import parse_properties
+from triomq.remoting.core.properties_file import parse_properties
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import encode_command, request
 
@@ -204,7 +204,7 @@ async def test_it_serves_warns_and_stops_on_sigterm(tmp_path: Path) -> None:
         assert (process.returncode, output, errors) == (0, "", "")
     log = (tmp_path / "logs" / "mqnamesrv.log").read_text()
     assert (
-        "WARNING triomq.remoting.process: ignored, no meaning here: clientWorkerThreads,"
+        "WARNING triomq.remoting.core.process: ignored, no meaning here: clientWorkerThreads,"
         " serverCallbackExecutorThreads (docs/configuration/java-keys-mqnamesrv.md says why)" in log
     )
     assert "without effect: clusterTest (looking up" in log
@@ -231,7 +231,7 @@ async def test_ctrl_c_stops_it_too_and_logs_go_to_standard_error(tmp_path: Path)
         process.send_signal(signal.SIGINT)
         _, errors = await trio.to_thread.run_sync(process.communicate)
         assert process.returncode == 0
-        assert "INFO triomq.remoting.process: SIGINT: stopping" in errors
+        assert "INFO triomq.remoting.core.process: SIGINT: stopping" in errors
 
 
 def test_time_to_the_first_answered_request(

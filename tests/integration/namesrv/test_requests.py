@@ -17,7 +17,7 @@ from frames import FrameClient
 from triomq.namesrv import registration_requests
 from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NamesrvConfig
-from triomq.remoting.properties_file import parse_properties
+from triomq.remoting.core.properties_file import parse_properties
 from triomq.remoting.protocol.bodies.cluster import BrokerMembersBody, ClusterTable, KvTable
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, decode_registration
 from triomq.remoting.protocol.bodies.route import QueueData, TopicRoute

@@ -25,14 +25,8 @@ import triomq.pipeline
 from tests.support.spark_peers import Cluster, cluster, need_spark, open_session
 from triomq.client.pipeline.__main__ import main
 from triomq.client.pipeline.command_line import COMMANDS
-from triomq.client.pipeline.decoders import decode
-from triomq.client.pipeline.decoders.json import BEYOND, CORRUPT, PARSED, JsonDecoder
-from triomq.client.pipeline.decoders.protobuf import find_message
-from triomq.client.pipeline.joins import apply_joins
-from triomq.client.pipeline.origin import DERIVED, live_rows, stored_rows
-from triomq.client.pipeline.rules import apply_rules
-from triomq.client.pipeline.session_check import check_in_session
-from triomq.client.pipeline.spec import (
+from triomq.client.pipeline.core.origin import DERIVED, live_rows, stored_rows
+from triomq.client.pipeline.core.spec import (
     DecodeSpec,
     JoinSpec,
     Rule,
@@ -42,6 +36,12 @@ from triomq.client.pipeline.spec import (
     TableSpec,
     WindowSpec,
 )
+from triomq.client.pipeline.decoders import decode
+from triomq.client.pipeline.decoders.json import BEYOND, CORRUPT, PARSED, JsonDecoder
+from triomq.client.pipeline.decoders.protobuf import find_message
+from triomq.client.pipeline.joins import apply_joins
+from triomq.client.pipeline.rules import apply_rules
+from triomq.client.pipeline.session_check import check_in_session
 from triomq.client.pipeline.spec_file import read_spec
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.spark_peers import QUIET_JVM, cluster, need_spark
-from triomq.client.pipeline.errors import SpecError
+from triomq.client.pipeline.core.errors import SpecError
 from triomq.client.pipeline.export_sdp import export_project, module_text
 from triomq.client.pipeline.spec_file import read_spec
 

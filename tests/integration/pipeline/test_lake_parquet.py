@@ -17,8 +17,8 @@ from pyarrow import dataset
 from pyspark.sql import DataFrameWriter
 
 from tests.support.spark_peers import need_spark, open_session
-from triomq.client.pipeline.errors import PipelineError
-from triomq.client.pipeline.spec import TableSpec
+from triomq.client.pipeline.core.errors import PipelineError
+from triomq.client.pipeline.core.spec import TableSpec
 from triomq.client.pipeline.tables.opening import open_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

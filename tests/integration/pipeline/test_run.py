@@ -23,9 +23,9 @@ from tests.support.pipeline_processes import PipelineProcess, pipeline_process
 from tests.support.spark_peers import Cluster, cluster, need_spark, open_session, wait_for
 from triomq.client.pipeline.batch import BatchWork
 from triomq.client.pipeline.checkpoints import RUN
+from triomq.client.pipeline.core.errors import ReadRefused, SpecError
+from triomq.client.pipeline.core.origin import DATE, VALUE
 from triomq.client.pipeline.dead_letters import DeadLetters
-from triomq.client.pipeline.errors import ReadRefused, SpecError
-from triomq.client.pipeline.origin import DATE, VALUE
 from triomq.client.pipeline.replay import LOST, REPLAYED_FROM, Replayed, replay
 from triomq.client.pipeline.run import PipelineRun
 from triomq.client.pipeline.spec_file import read_spec

@@ -22,7 +22,7 @@ from triomq.broker.command_line import broker_parser
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.config.endpoint_settings import DEFAULT_GRPC_PORT
 from triomq.broker.options import read_options as read_broker
-from triomq.client.console.command_line import console_parser
+from triomq.client.console.core.command_line import console_parser
 from triomq.client.console.run import STOP_SECONDS
 from triomq.client.pipeline.spec_check import check_spec
 from triomq.client.pipeline.spec_file import read_spec

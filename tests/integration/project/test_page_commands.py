@@ -29,7 +29,7 @@ from triomq import (
     ReceivedMessage,
     SendStatus,
 )
-from triomq.client.admin.command_list import LIST
+from triomq.client.mqadmin.core.command_list import LIST
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.send import SendBackHeader
 from triomq.remoting.protocol.record import StoredMessage

@@ -26,10 +26,10 @@ from triomq.broker.java_keys import BROKER_KEYS
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.proxies import SocksProxies
-from triomq.remoting.properties_file import Entry
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.settings import Source, load
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
-from triomq.remoting.settings import Source, load
 from triomq.testing import InProcessCluster, local_cluster
 
 README_PAGES = ("README.md", "README.zh-CN.md")

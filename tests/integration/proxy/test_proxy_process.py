@@ -22,9 +22,9 @@ from grpc_broker import GrpcClient
 from processes import free_port
 from proxied_cluster import proxied_cluster
 
+from triomq.remoting.core.properties_file import parse_properties
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.service import PATH
-from triomq.remoting.properties_file import parse_properties
 
 READY = re.compile(r"mqproxy: proxy ready on [^ ]*:(\d+)\n")
 NOWHERE = "127.0.0.1:1"

@@ -12,7 +12,7 @@ from serving import BOTH_FORMS, ECHO, serving
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.rpc_hooks import Serialisation
-from triomq.remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command, response_to
 from triomq.remoting.protocol.framing import FrameBuffer

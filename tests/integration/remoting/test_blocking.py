@@ -19,7 +19,7 @@ import trio
 from serving import BOTH_FORMS, ECHO, STAGES, hold, serving, until
 
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from triomq.remoting.protocol.command import Command, decode_frame
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.server.connection import Connection

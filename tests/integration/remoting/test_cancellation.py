@@ -12,7 +12,7 @@ from cancelling import cancel_everywhere
 from serving import ECHO, ECHO_LATER, FAIL, RawPeer, make_server
 
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import ConnectFailed, ConnectionLost, Rejected, RequestTimeout
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, Rejected, RequestTimeout
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.handlers import Handler

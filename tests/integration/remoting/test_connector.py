@@ -14,7 +14,7 @@ from serving import BOTH_FORMS, ECHO, ECHO_LATER, STAGES, hold, make_server, ser
 from triomq.remoting.client.connection import ClientConnection
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import ConnectFailed, ConnectionLost, Rejected, RequestTimeout
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, Rejected, RequestTimeout
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer
 from triomq.remoting.server.connection import Connection

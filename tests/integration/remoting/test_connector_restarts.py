@@ -14,7 +14,7 @@ from serving import ECHO, hold, serving, until
 
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import ConnectFailed
+from triomq.remoting.core.errors import ConnectFailed
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.connection import Connection

@@ -7,7 +7,7 @@ import pytest
 import trio
 from serving import ECHO, RawPeer, serving
 
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.command import decode_frame
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.server.connection import BytesFilter, Connection

@@ -13,7 +13,7 @@ from serving import ECHO, RawPeer, make_server, until
 
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import ConnectFailed, Rejected
+from triomq.remoting.core.errors import ConnectFailed, Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.handlers import Handler

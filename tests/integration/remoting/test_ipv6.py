@@ -99,7 +99,7 @@ async def test_threads_and_routes(tmp_path: Path) -> None:
 async def test_spark_s_source_reads_it(tmp_path: Path) -> None:
     """The data source without a Spark session: driver and tasks are threads."""
     pytest.importorskip("pyspark")
-    from triomq.client.spark.source import RocketMQDataSource  # Spark is optional
+    from triomq.client.spark.sources.source import RocketMQDataSource  # Spark is optional
 
     async with ipv6_cluster(tmp_path) as cluster:
         async with Admin(cluster.namesrv_address) as admin:

@@ -7,7 +7,7 @@ import trio
 from serving import ECHO, ECHO_LATER, FAIL, hold, make_server
 
 from triomq.broker.processors.clients import notify_members_changed
-from triomq.remoting.errors import ConnectionLost, Rejected, RequestTimeout
+from triomq.remoting.core.errors import ConnectionLost, Rejected, RequestTimeout
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request, response_to
 from triomq.remoting.server.handlers import Handler

@@ -9,7 +9,7 @@ from brokers import peer_of, running_broker
 from mqadmin_calls import mqadmin
 from serving import ECHO, ECHO_ONE, FAIL, RawPeer, serving
 
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode

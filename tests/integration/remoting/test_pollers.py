@@ -12,8 +12,8 @@ import pytest
 import trio
 from serving import ECHO, STAGES, RawPeer, ping_pong, serving, until
 
-from triomq.remoting import busy_poll
-from triomq.remoting.busy_poll import SpinBudget
+from triomq.remoting.core import busy_poll
+from triomq.remoting.core.busy_poll import SpinBudget
 from triomq.remoting.server import poller
 from triomq.remoting.server.poller import EpollPoller, Poller, SelectorPoller, open_poller
 

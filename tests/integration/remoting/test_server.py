@@ -10,7 +10,7 @@ import pytest
 import trio
 from serving import BOTH_FORMS, ECHO, ECHO_LATER, ECHO_ONE, FAIL, STAGES, RawPeer, serving, until
 
-from triomq.remoting.errors import ConnectionLost, Rejected, RequestTimeout
+from triomq.remoting.core.errors import ConnectionLost, Rejected, RequestTimeout
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.fields import header, wire

@@ -20,7 +20,7 @@ from triomq.broker.store.lock import StoreLock
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.remoting.client.connector import Connector
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import Command
 

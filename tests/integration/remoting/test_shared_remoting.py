@@ -13,7 +13,7 @@ import pytest
 SERVICES = {
     "triomq.namesrv.app": {"triomq.remoting.server.server"},
     "triomq.broker.app": {"triomq.remoting.server.server", "triomq.remoting.client.connector"},
-    "triomq.client.session": {"triomq.remoting.client.connector"},
+    "triomq.client.core.session": {"triomq.remoting.client.connector"},
 }
 PACKAGES = ("triomq.namesrv.", "triomq.broker.", "triomq.client.")
 """With the dot: ``triomq`` itself loads ``triomq.client``, whose ``__init__`` lists the SDK's names

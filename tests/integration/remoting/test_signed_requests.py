@@ -15,19 +15,19 @@ from serving import BOTH_FORMS, ECHO, RawPeer, serving
 
 from triomq import Credentials, Producer, ProducerSettings, PullConsumer
 from triomq.client import ClientSettings, ConsumeFrom, ConsumerSettings
-from triomq.client.errors import SendFailed
+from triomq.client.core.errors import SendFailed
 from triomq.remoting.client.access import Access, read_credentials
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.rpc_hooks import Signing
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import ResponseCode, SerializeType
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.handlers import Handler
 from triomq.remoting.server.request_hooks import VerifySignature
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.settings import ConfigError
 
 ME = Credentials(access_key="rocketmq2", secret_key="12345678")
 VERIFY = VerifySignature({"rocketmq2": "12345678"}.get)

@@ -19,11 +19,11 @@ from triomq.remoting.client import dial as dialling
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.dial import dial
-from triomq.remoting.errors import ConnectionLost, RequestTimeout
+from triomq.remoting.core.errors import ConnectionLost, RequestTimeout
+from triomq.remoting.core.socket_options import SILENT_SECONDS
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.handlers import Handler
 from triomq.remoting.server.requests import Deferred, Response
-from triomq.remoting.socket_options import SILENT_SECONDS
 
 HELD = 9100
 

@@ -17,7 +17,7 @@ from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.proxies import SocksProxies
-from triomq.remoting.errors import ConnectFailed
+from triomq.remoting.core.errors import ConnectFailed
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.connection_sniffer import ConnectionSniffer, server_context_of
 from triomq.remoting.tls.security_settings import ProxyMode, TlsMode

@@ -21,11 +21,11 @@ from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.dial import dial
 from triomq.remoting.client.tls_handshake import secure
-from triomq.remoting.errors import ConnectFailed, ConnectionLost
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.command import Command, encode_command
 from triomq.remoting.server.connection_sniffer import ConnectionSniffer, server_context_of
 from triomq.remoting.server.server import Server
-from triomq.remoting.settings import ConfigError
 from triomq.remoting.tls.client import Tls
 from triomq.remoting.tls.contexts import client_context, current_client_context
 from triomq.remoting.tls.security_settings import ClientAuth, ProxyMode, ServerTls, TlsMode

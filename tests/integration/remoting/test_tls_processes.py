@@ -19,7 +19,7 @@ from mqadmin_calls import failed, mqadmin
 from processes import free_port
 
 from triomq import ClientSettings, Producer, ProducerSettings, Tls
-from triomq.client.errors import NoNameServer, SettingsError
+from triomq.client.core.errors import NoNameServer, SettingsError
 from triomq.testing import local_cluster
 
 
@@ -328,7 +328,7 @@ def test_mqlocal_runs_an_encrypted_cluster(tmp_path: Path) -> None:
             listing = [
                 sys.executable,
                 "-m",
-                "triomq.client.admin.cli",
+                "triomq.client.mqadmin.cli",
                 "clusterList",
                 "-n",
                 ready["namesrvAddr"],
@@ -348,7 +348,7 @@ def test_mqlocal_runs_an_encrypted_cluster(tmp_path: Path) -> None:
 def test_a_start_without_tls_loads_no_cryptography() -> None:
     """Trio itself imports ssl; the other modules of TLS are loaded only with TLS."""
     code = (
-        "import sys, triomq.broker.serve, triomq.namesrv.serve, triomq.client.producer.producer,"
+        "import sys, triomq.broker.serve, triomq.namesrv.serve, triomq.client.sdk.producer,"
         " triomq.client.admin.admin\nprint([name for name in sys.modules if"
         " name.startswith(('cryptography', 'triomq.remoting.tls.'))])"
     )

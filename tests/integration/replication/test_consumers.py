@@ -13,7 +13,7 @@ from replicated_brokers import Group, Member, broker_group, eventually, log_byte
 from serving import until
 
 from triomq import ConsumerSettings, Producer, ProducerSettings, PushConsumer, ReceivedMessage
-from triomq.client.config import ClientSettings
+from triomq.client.core.config import ClientSettings
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.codes import RequestCode as Code

@@ -16,8 +16,8 @@ from replicating import quick_config, quick_rules, serving_master, wait_until
 
 from triomq.broker.replication.connection_limits import NETWORKS
 from triomq.broker.store.opening import open_store
-from triomq.remoting import open_files
-from triomq.remoting.open_files import Places
+from triomq.remoting.core import open_files
+from triomq.remoting.core.open_files import Places
 
 REPORT = struct.Struct(">q")
 

@@ -18,7 +18,7 @@ from processes import our_broker, wait_registered
 
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import RemotingError
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import ResponseCode
 
 NAME = "broker-a"

@@ -44,18 +44,18 @@ from triomq.broker.replication.transfer import (
     hello_frame,
     tables_changed_frame,
 )
-from triomq.broker.store import indexer
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.errors import DiskFull, StoreIoError
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.errors import DiskFull, StoreIoError
 from triomq.broker.store.follow import deferred_indexing, log_copy, write_behind
 from triomq.broker.store.follow.log_copy import LogCopy
+from triomq.broker.store.indexing import indexer
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log.durability import DurabilityResult
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.queues.batch import Batch
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.busy_poll import busy_poll
+from triomq.remoting.core.busy_poll import busy_poll
 from triomq.remoting.protocol.record_reader import decode_records
 
 REPORT = struct.Struct(">q")

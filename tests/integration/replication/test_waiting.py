@@ -36,7 +36,7 @@ from triomq.broker.replication.link_socket import LinkSocket
 from triomq.broker.replication.master import ReplicationMaster
 from triomq.broker.replication.replicated_durability import ReplicatedDurability
 from triomq.broker.replication.transfer import HELLO, NAME_MAX
-from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.log.durability import DurabilityResult
 from triomq.broker.store.log.flusher import Flusher

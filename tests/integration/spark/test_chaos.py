@@ -19,7 +19,7 @@ from tests.spark_chaos.judge import SentMessage, WrittenRow, complaints, judge_s
 from tests.spark_chaos.plan import KINDS, DoesNotCount, draw, sink_victims
 from tests.spark_chaos.scene import Sender, open_scene
 from tests.support.spark_peers import cluster, need_spark
-from triomq.client.spark.source import RocketMQDataSource
+from triomq.client.spark.sources.source import RocketMQDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

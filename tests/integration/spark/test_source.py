@@ -24,8 +24,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.processes import running as running_process
 from tests.support.spark_peers import Cluster, cluster, need_spark, open_session, wait_for
 from triomq.client import ClientSettings, ProducerSettings, Tls
-from triomq.client.spark.source import RocketMQDataSource
-from triomq.remoting.address import parse_address
+from triomq.client.spark.sources.source import RocketMQDataSource
+from triomq.remoting.core.address import parse_address
 from triomq.sync import Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -21,14 +21,14 @@ from pages import one
 from tests.support.processes import free_port, our_broker, our_name_server
 from tests.support.spark_peers import Cluster, need_spark, open_session, wait_for
 from tests.support.store_reads import ALL_COLUMNS, in_order
-from triomq.client.broker_errors import TrioMQError
+from triomq.client.core.broker_errors import TrioMQError
 from triomq.client.pipeline import backfill
 from triomq.client.pipeline.backfill import Backfill, run_backfill
 from triomq.client.pipeline.batch import BatchCounts, BatchWork
-from triomq.client.pipeline.errors import PipelineError
+from triomq.client.pipeline.core.errors import PipelineError
+from triomq.client.pipeline.core.spec import DecodeSpec, RunSpec, SourceSpec, Spec, TableSpec
 from triomq.client.pipeline.run import PipelineRun
-from triomq.client.pipeline.spec import DecodeSpec, RunSpec, SourceSpec, Spec, TableSpec
-from triomq.client.spark.store.store_source import RocketMQStoreDataSource
+from triomq.client.spark.sources.store_source import RocketMQStoreDataSource
 from triomq.sync import Message, Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -15,7 +15,7 @@ from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.resources import Action, ResourcePattern, topic_need
 from triomq.remoting.access.rules import AccessRule, AccessRules, Network
 from triomq.remoting.access.users import AccessUser, UserTable
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.auth import Acl
 from triomq.remoting.protocol.headers.auth import AclHeader
 

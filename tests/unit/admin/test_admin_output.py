@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from triomq.client.admin.command import Result, Table
-from triomq.client.admin.execution import report
-from triomq.client.admin.output import plain, print_result
-from triomq.remoting.interrupt import interrupted
+from triomq.client.mqadmin.core.command import Result, Table
+from triomq.client.mqadmin.core.output import plain, print_result
+from triomq.client.mqadmin.execution import report
+from triomq.remoting.core.interrupt import interrupted
 
 TABLE = Table(
     ("Broker Name", ">QID", "Body"),
@@ -107,13 +107,13 @@ def test_a_command_loads_no_module_that_it_does_not_need() -> None:
         "cryptography",
         "argparse",
         "asyncio",
-        "triomq.client.config",
-        "triomq.client.session",
-        "triomq.client.producer",
-        "triomq.client.consumer",
+        "triomq.client.core.config",
+        "triomq.client.core.session",
+        "triomq.client.sending",
+        "triomq.client.receiving",
     }
     code = (
-        "import sys, triomq.client.admin.execution, triomq.client.admin.commands.topic;"
+        "import sys, triomq.client.mqadmin.execution, triomq.client.mqadmin.commands.topic;"
         " print(*sys.modules)"
     )
     loaded = set(

@@ -12,16 +12,16 @@ import pytest
 from mqadmin_calls import failed, mqadmin
 from own_commands import OWN_COMMANDS
 
-from triomq.client.admin import commands, manual
 from triomq.client.admin.arguments import UsageError
-from triomq.client.admin.command import COMMON_OPTIONS, Effect
-from triomq.client.admin.command_line import command_help, find_command
-from triomq.client.admin.command_list import GROUPS, LIST, kebab
-from triomq.client.admin.commands import commands_of, load
-from triomq.client.admin.general_help import general_answer, overview
-from triomq.client.admin.grouped_names import VERBS, title
-from triomq.client.admin.inapplicable import INAPPLICABLE, REASONS
-from triomq.client.admin.names import Named, named
+from triomq.client.mqadmin import commands, manual
+from triomq.client.mqadmin.command_line import command_help, find_command
+from triomq.client.mqadmin.commands import commands_of, load
+from triomq.client.mqadmin.core.command import COMMON_OPTIONS, Effect
+from triomq.client.mqadmin.core.command_list import GROUPS, LIST, kebab
+from triomq.client.mqadmin.core.grouped_names import VERBS, title
+from triomq.client.mqadmin.core.inapplicable import INAPPLICABLE, REASONS
+from triomq.client.mqadmin.core.names import Named, named
+from triomq.client.mqadmin.general_help import general_answer, overview
 
 # "letter name" takes a value; "letter name!" does not; an upper-case R after it: required.
 JAVA: dict[str, str] = {

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from triomq.client.admin.requests import AdminRequests
-from triomq.client.errors import RequestTimeout
-from triomq.remoting import errors
+from triomq.client.core.errors import RequestTimeout
+from triomq.remoting.core import errors
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import Command
 

@@ -29,7 +29,7 @@ from triomq.client.admin.cluster_files.items import (
 )
 from triomq.client.admin.cluster_files.offset_steps import limited
 from triomq.client.admin.cluster_files.reading import document_of, root_of
-from triomq.client.errors import SettingsError
+from triomq.client.core.errors import SettingsError
 
 HEAD = "format: 1\ncluster: C\n"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from triomq.client.admin.command_line import complaint
 from triomq.client.admin.counted import count_of
-from triomq.client.errors import NoNameServer
+from triomq.client.core.errors import NoNameServer
+from triomq.client.mqadmin.command_line import complaint
 
 
 @pytest.mark.parametrize(

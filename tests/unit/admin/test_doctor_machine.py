@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from triomq.client.admin.commands.doctor import result
 from triomq.client.admin.doctor.machine import MachineFacts
 from triomq.client.admin.doctor.machine_checks import examine
-from triomq.remoting.findings import Finding, Level
+from triomq.client.mqadmin.commands.doctor import result
+from triomq.remoting.core.findings import Finding, Level
 
 LIMITS = (
     "Limit                     Soft Limit           Hard Limit           Units     \nMax open files"

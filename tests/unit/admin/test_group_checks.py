@@ -8,8 +8,8 @@ import attrs
 import pytest
 
 from triomq.client.admin.doctor.group_checks import GroupFacts, OffsetSample, hindrances
-from triomq.client.admin.lag_alert import GroupBacklog, alerts
-from triomq.remoting.findings import Level
+from triomq.client.mqadmin.core.lag_alert import GroupBacklog, alerts
+from triomq.remoting.core.findings import Level
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.client.admin.bench.latency_histogram import (
+from triomq.client.mqadmin.bench.latency_histogram import (
     BUCKETS,
     VALUE_MAX,
     LatencyHistogram,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 
-from triomq.client.admin.bench.bench_report import ProgressLines, latency_fields, send_document
-from triomq.client.admin.bench.load_plan import LoadPlan
-from triomq.client.admin.bench.load_run import LoadCounts, run_load
-from triomq.client.admin.bench.received_counts import ReceivedCounts, RecentIds
-from triomq.client.errors import ConnectionFailed, TrioMQError
+from triomq.client.core.errors import ConnectionFailed, TrioMQError
+from triomq.client.mqadmin.bench.bench_report import ProgressLines, latency_fields, send_document
+from triomq.client.mqadmin.bench.load_plan import LoadPlan
+from triomq.client.mqadmin.bench.load_run import LoadCounts, run_load
+from triomq.client.mqadmin.bench.received_counts import ReceivedCounts, RecentIds
 
 
 class StallingServer:

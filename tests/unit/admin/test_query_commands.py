@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from triomq.client.admin.arguments import Values
-from triomq.client.admin.commands import query
-from triomq.client.errors import BrokerError, RequestTimeout
+from triomq.client.core.errors import BrokerError, RequestTimeout
+from triomq.client.mqadmin.commands import query
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 

@@ -10,7 +10,6 @@ import trio
 from store_times import first_from
 
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.commands.reading import Reading, read_queue
 from triomq.client.admin.message_preview import preview
 from triomq.client.admin.resend.copy_sender import CopySender, SentCopy
 from triomq.client.admin.resend.message_copy import (
@@ -21,7 +20,6 @@ from triomq.client.admin.resend.message_copy import (
     origin_topic,
 )
 from triomq.client.admin.resend.pace import SendPace
-from triomq.client.admin.resend.resend_command import search_notes, sent_result
 from triomq.client.admin.resend.resending import FAILURES_MAX, Resending, ResendOutcome
 from triomq.client.admin.resend.searching import search_queue
 from triomq.client.admin.resend.selection import (
@@ -31,7 +29,9 @@ from triomq.client.admin.resend.selection import (
     tags_of,
     together,
 )
-from triomq.client.errors import BrokerError, ConnectionFailed, RequestTimeout, TrioMQError
+from triomq.client.core.errors import BrokerError, ConnectionFailed, RequestTimeout, TrioMQError
+from triomq.client.mqadmin.commands.reading import Reading, read_queue
+from triomq.client.mqadmin.core.resend_command import search_notes, sent_result
 from triomq.remoting.protocol.bodies.route import (
     BrokerData,
     MessageQueue,

@@ -13,14 +13,14 @@ from triomq.client.admin.cluster_view import (
     group_rows,
     topic_rows,
 )
-from triomq.client.admin.top.details import (
+from triomq.client.mqadmin.top.details import (
     DETAIL_SECONDS_MAX,
     GroupDetail,
     TopicDetail,
     names_to_read,
 )
-from triomq.client.admin.top.frame import TopFrame
-from triomq.client.admin.top.tabs import (
+from triomq.client.mqadmin.top.frame import TopFrame
+from triomq.client.mqadmin.top.tabs import (
     CLUSTER,
     GROUPS,
     TOPICS,

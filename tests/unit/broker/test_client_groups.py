@@ -8,13 +8,13 @@ import trio.testing
 
 from triomq.broker.services.groups import ClientGroups, GroupTable, Member
 from triomq.broker.services.table_limits import BrokerTableLimits, broker_limits
-from triomq.remoting.limits import LimitReached
 from triomq.remoting.protocol.bodies.heartbeat import (
     BROADCASTING,
     CLUSTERING,
     ConsumerData,
     SubscriptionData,
 )
+from triomq.remoting.protocol.limits import LimitReached
 
 
 def member(connection: str, client_id: str | None = None, now: float = 0.0) -> Member[str]:

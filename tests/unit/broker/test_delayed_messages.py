@@ -24,9 +24,9 @@ from triomq.broker.services.remote_sender import RemoteSendFailed, RemoteSendRef
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
-from triomq.broker.store.config import FlushMode, StoreConfig
-from triomq.broker.store.draft import Draft
-from triomq.broker.store.errors import StoreError, StoreIoError, StoreUnavailable
+from triomq.broker.store.core.config import FlushMode, StoreConfig
+from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.errors import StoreError, StoreIoError, StoreUnavailable
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.store import MessageStore

@@ -11,8 +11,8 @@ import pytest
 from triomq.broker.processors.transactions import TransactionRequests
 from triomq.broker.services.transactions.open_halves import OpenHalves, Progress
 from triomq.broker.services.transactions.transactions import Transactions
-from triomq.broker.store.queue_messages import DamagedRecord, QueueMessages
-from triomq.remoting.errors import Rejected
+from triomq.broker.store.reading.queue_messages import DamagedRecord, QueueMessages
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.headers.transaction import ROLLBACK
 from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC
 from triomq.remoting.protocol.record import encode_record

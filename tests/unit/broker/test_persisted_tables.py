@@ -19,7 +19,7 @@ from triomq.broker.services.persisted import (
     load_table,
 )
 from triomq.broker.store.io.disk import Disk
-from triomq.remoting.atomic_file import replace_file
+from triomq.remoting.core.atomic_file import replace_file
 
 # How long the loop must be idle before time jumps: longer than a save in a thread takes.
 IDLE_SECONDS = 0.1

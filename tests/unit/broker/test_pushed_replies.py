@@ -9,7 +9,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from triomq.broker.services.groups import GroupTable, Member
 from triomq.broker.services.pushed_replies import PUSH_SECONDS, PushedReplies
 from triomq.broker.services.table_limits import BrokerTableLimits, broker_limits
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 
 

@@ -18,7 +18,7 @@ from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.registration import Registrar, RegistrationSettings
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
-from triomq.remoting.errors import ConnectFailed
+from triomq.remoting.core.errors import ConnectFailed
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.registration import decode_registration
 from triomq.remoting.protocol.bodies.topics import DataVersion

@@ -10,7 +10,7 @@ import pytest
 from triomq.broker.processors.send.admission import Target
 from triomq.broker.processors.send.stored_answers import PendingAnswer, SendBatch, StoredAnswers
 from triomq.broker.services.statistics import Item
-from triomq.broker.store.draft import Appended
+from triomq.broker.store.core.draft import Appended
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_response_head
 from triomq.remoting.server.connection import Connection

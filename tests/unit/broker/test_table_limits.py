@@ -13,11 +13,11 @@ from triomq.broker.services.subscriptions import open_subscription_groups
 from triomq.broker.services.table_limits import BrokerTableLimits, broker_limits
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
-from triomq.remoting.limits import LimitReached
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.topics import DataVersion
+from triomq.remoting.protocol.limits import LimitReached
 
 
 def version() -> Version:

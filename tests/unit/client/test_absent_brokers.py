@@ -9,10 +9,10 @@ import attrs
 import pytest
 import trio
 
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.process_queue import ProcessQueue, PullLimits
-from triomq.client.consumer.rebalance import Rebalancer
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.process_queue import ProcessQueue, PullLimits
+from triomq.client.receiving.rebalance import Rebalancer
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 HERE, AWAY = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-b", 0)

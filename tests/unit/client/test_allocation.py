@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.client.consumer.allocation import (
+from triomq.client.receiving.allocation import (
     Allocation,
     _queue_hash,
     _ring_hash,

@@ -8,11 +8,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import MessageInvalid, SettingsError
-from triomq.client.producer.faults import LatencyFaults, SilentBrokers
-from triomq.client.producer.in_flight import InFlight
-from triomq.client.producer.queue_choice import (
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import MessageInvalid, SettingsError
+from triomq.client.sending.faults import LatencyFaults, SilentBrokers
+from triomq.client.sending.in_flight import InFlight
+from triomq.client.sending.queue_choice import (
     RoundRobin,
     select_by_go_hash,
     select_by_hash,

@@ -15,16 +15,14 @@ import pytest
 import triomq
 import triomq.aio
 import triomq.sync
-from triomq.client import broker_errors, config, errors
-from triomq.client.config import (
+from triomq.client.core import broker_errors, config, errors
+from triomq.client.core.config import (
     ClientSettings,
     ConsumerSettings,
     ProducerSettings,
     namesrv_addresses,
 )
-from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
-from triomq.client.consumer.subscribing import make_subscriptions
-from triomq.client.errors import (
+from triomq.client.core.errors import (
     Attempt,
     BatchIncomplete,
     BrokerError,
@@ -42,8 +40,10 @@ from triomq.client.errors import (
     broker_error,
     from_remoting,
 )
-from triomq.client.names import check_group
-from triomq.remoting import errors as remoting_errors
+from triomq.client.core.names import check_group
+from triomq.client.receiving.offsets import ConsumeFrom, StartPoint
+from triomq.client.receiving.subscribing import make_subscriptions
+from triomq.remoting.core import errors as remoting_errors
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.codes import ResponseCode
 
@@ -351,7 +351,7 @@ def test_subscriptions_in_their_three_forms() -> None:
 def test_errors_can_be_caught_by_their_names() -> None:
     raised = {
         name
-        for name, kind in vars(triomq.client.errors).items()
+        for name, kind in vars(triomq.client.core.errors).items()
         if inspect.isclass(kind) and issubclass(kind, triomq.TrioMQError)
     }
     assert raised <= set(triomq.__all__), "an error that a user cannot catch by its name"

@@ -10,16 +10,16 @@ import pytest
 import trio
 import trio.testing
 
-from triomq.client.background import open_background
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.delivery import Delivery
-from triomq.client.consumer.inbox import MESSAGES_BETWEEN_CHECKPOINTS, Inbox, InboxClosed
-from triomq.client.consumer.ordered_inbox import OrderedInbox
-from triomq.client.consumer.process_queue import ProcessQueue, PullLimits
-from triomq.client.consumer.received import ReceivedMessage, next_delivery
-from triomq.client.consumer.timetable import Timetable
-from triomq.client.errors import AlreadySettled, MessageInvalid
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.background import open_background
+from triomq.client.core.errors import AlreadySettled, MessageInvalid
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.delivery import Delivery
+from triomq.client.receiving.inbox import MESSAGES_BETWEEN_CHECKPOINTS, Inbox, InboxClosed
+from triomq.client.receiving.ordered_inbox import OrderedInbox
+from triomq.client.receiving.process_queue import ProcessQueue, PullLimits
+from triomq.client.receiving.received import ReceivedMessage, next_delivery
+from triomq.client.receiving.timetable import Timetable
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage, encode_record
 from triomq.remoting.protocol.record_reader import decode_records

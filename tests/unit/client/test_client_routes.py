@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triomq.client.routes import (
+from triomq.client.core.routes import (
     KnownRoutes,
     as_template,
     derive_queues,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import MessageInvalid
-from triomq.client.producer.destinations import TOPICS_REMEMBERED, DestinationTable
-from triomq.client.producer.encoding import prepare
-from triomq.client.producer.request import SendRequests
-from triomq.client.routes import KnownRoutes
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import MessageInvalid
+from triomq.client.core.routes import KnownRoutes
+from triomq.client.sending.destinations import TOPICS_REMEMBERED, DestinationTable
+from triomq.client.sending.encoding import prepare
+from triomq.client.sending.request import SendRequests
 from triomq.remoting.protocol.bodies.route import BrokerData, MessageQueue, QueueData, TopicRoute
 from triomq.remoting.protocol.message_properties import KEYS, TAGS, UNIQ_KEY, WAIT, properties_text
 

@@ -9,14 +9,14 @@ import pytest
 import trio
 import trio.testing
 
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.allocation import allocate_average
-from triomq.client.consumer.fetcher import Fetcher
-from triomq.client.consumer.member_spec import MemberSpec
-from triomq.client.consumer.offsets import ConsumeFrom, StartPoint
-from triomq.client.consumer.received import ReceivedMessage
-from triomq.client.consumer.subscribing import make_subscriptions
-from triomq.client.session import Session
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.session import Session
+from triomq.client.receiving.allocation import allocate_average
+from triomq.client.receiving.fetcher import Fetcher
+from triomq.client.receiving.member_spec import MemberSpec
+from triomq.client.receiving.offsets import ConsumeFrom, StartPoint
+from triomq.client.receiving.received import ReceivedMessage
+from triomq.client.receiving.subscribing import make_subscriptions
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request, response_to

@@ -8,10 +8,10 @@ import attrs
 import trio
 import trio.testing
 
-from triomq.client.config import ConsumerSettings
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.locks import QueueLocks
-from triomq.client.consumer.process_queue import ProcessQueue, PullLimits
+from triomq.client.core.config import ConsumerSettings
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.locks import QueueLocks
+from triomq.client.receiving.process_queue import ProcessQueue, PullLimits
 from triomq.remoting.protocol.bodies.locks import LockRequest, LockResponse
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode

@@ -9,16 +9,16 @@ import attrs
 import pytest
 import trio
 
-from triomq.client.message_hooks import ConsumeContext, SendContext
-from triomq.client.producer.receipt import SendReceipt, SendStatus
-from triomq.client.trace.message_trace import MessageTrace
-from triomq.client.trace.trace_records import (
+from triomq.client.core.message_hooks import ConsumeContext, SendContext
+from triomq.client.core.message_trace import MessageTrace
+from triomq.client.core.trace_records import (
     ConsumeOutcome,
     PubRecord,
     SubAfterRecord,
     SubBeforeRecord,
     TracedKind,
 )
+from triomq.client.sending.receipt import SendReceipt, SendStatus
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.names import TRACE_TOPIC
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from triomq import ClientSettings, SettingsError
-from triomq.client.namespace import Namespace
+from triomq.client.core.namespace import Namespace
 from triomq.remoting.protocol.bodies.heartbeat import (
     ConsumerData,
     HeartbeatData,

@@ -9,7 +9,7 @@ import pytest
 from stored_records import decode_record, stored_record
 
 from triomq import MessageQueue, ReceivedMessage, TooManyKeys
-from triomq.client.consumer.newest_values import NewestValues
+from triomq.client.receiving.newest_values import NewestValues
 
 
 def received(

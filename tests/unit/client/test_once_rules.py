@@ -10,10 +10,10 @@ import pytest
 
 import triomq
 from triomq import HandlerInvalid, SettingsError, SqliteOnceStore, aio, once, sync
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.client.consumer.received import ReceivedMessage
 from triomq.client.idempotency.claims import message_key, scope_of, stored_key
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.process_queue import ProcessQueue
+from triomq.client.receiving.received import ReceivedMessage
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage
 

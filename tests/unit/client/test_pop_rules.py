@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq import SettingsError
-from triomq.client.consumer.pop.durations import check_duration, check_invisible
-from triomq.client.consumer.pop.hold_limit import SOON_SECONDS, HoldLimit
-from triomq.client.consumer.pop.lease_times import Lease, LeaseTimes
-from triomq.client.consumer.pop.retry_delays import retry_seconds
-from triomq.client.consumer.pop.source_turns import PAUSE_MAX, PopSource, SourceTurns
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.client.receiving.pop.durations import check_duration, check_invisible
+from triomq.client.receiving.pop.hold_limit import SOON_SECONDS, HoldLimit
+from triomq.client.receiving.pop.lease_times import Lease, LeaseTimes
+from triomq.client.receiving.pop.retry_delays import retry_seconds
+from triomq.client.receiving.pop.source_turns import PAUSE_MAX, PopSource, SourceTurns
+from triomq.remoting.core.errors import RemoteProtocolError
+from triomq.remoting.protocol.consuming.popped_records import decode_counts, popped_records
 from triomq.remoting.protocol.headers.pop import PopMessageResponseHeader
-from triomq.remoting.protocol.popped_records import decode_counts, popped_records
 from triomq.remoting.protocol.receipt_handle import (
     NORMAL,
     ORDERED_QUEUE,

@@ -52,10 +52,10 @@ from triomq import (
     aio,
     sync,
 )
-from triomq.client.consumer.assignment import Assignment
-from triomq.client.consumer.pop.lease_times import Lease
-from triomq.client.consumer.process_queue import ProcessQueue
-from triomq.client.errors import broker_error
+from triomq.client.core.errors import broker_error
+from triomq.client.receiving.assignment import Assignment
+from triomq.client.receiving.pop.lease_times import Lease
+from triomq.client.receiving.process_queue import ProcessQueue
 from triomq.in_process import InProcessBroker, InProcessCluster, InProcessNameServer, _Running
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.proxies import SocksProxies

@@ -11,10 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from triomq.client.config import ClientSettings
-from triomq.client.errors import NoBrokerRegistered, RouteNotFound, TopicNotFound
-from triomq.client.failure_log import FailureLog
-from triomq.client.route_finder import RouteFinder
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.errors import NoBrokerRegistered, RouteNotFound, TopicNotFound
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.route_finder import RouteFinder
 from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute

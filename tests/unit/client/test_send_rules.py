@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import (
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import (
     BROKER_ERRORS,
     Attempt,
     ConnectionFailed,
@@ -23,21 +23,7 @@ from triomq.client.errors import (
     TrioMQError,
     broker_error,
 )
-from triomq.client.producer.destinations import QueueDestination
-from triomq.client.producer.encoding import (
-    OutgoingMessage,
-    check_sendable,
-    prepare,
-    prepare_batches,
-)
-from triomq.client.producer.queue_choice import (
-    RoundRobin,
-    choose_by_key,
-    find_queue,
-    has_several_brokers,
-)
-from triomq.client.producer.request import SendRequests
-from triomq.client.retry import (
+from triomq.client.core.retry import (
     ATTEMPTS_LISTED_MAX,
     RETRY_CODES,
     BusyBackoff,
@@ -47,7 +33,21 @@ from triomq.client.retry import (
     may_send_again,
     try_seconds,
 )
-from triomq.remoting.errors import LocalProtocolError
+from triomq.client.sending.destinations import QueueDestination
+from triomq.client.sending.encoding import (
+    OutgoingMessage,
+    check_sendable,
+    prepare,
+    prepare_batches,
+)
+from triomq.client.sending.queue_choice import (
+    RoundRobin,
+    choose_by_key,
+    find_queue,
+    has_several_brokers,
+)
+from triomq.client.sending.request import SendRequests
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import PROTOCOL_VERSION, LanguageCode, RequestCode

@@ -11,12 +11,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from triomq.client.config import ProducerSettings
-from triomq.client.errors import SendFailed
-from triomq.client.producer.encoding import OutgoingMessage
-from triomq.client.producer.sender import Sender
+from triomq.client.core.config import ProducerSettings
+from triomq.client.core.errors import SendFailed
+from triomq.client.core.trace_records import RecallRecord, decode_trace
+from triomq.client.sending.encoding import OutgoingMessage
+from triomq.client.sending.sender import Sender
 from triomq.client.trace.dispatcher import BUFFERED_MAX, SEND_SECONDS, TraceDispatcher
-from triomq.client.trace.trace_records import RecallRecord, decode_trace
 from triomq.remoting.protocol.ids import UniqueIds
 
 

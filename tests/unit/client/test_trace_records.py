@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from triomq.client.trace.trace_events import trace_events
-from triomq.client.trace.trace_records import (
+from triomq.client.core.trace_records import (
     KEYS_BYTES_MAX,
     KEYS_MAX,
     TEXT_LENGTH_MAX,
@@ -27,6 +26,7 @@ from triomq.client.trace.trace_records import (
     pack_traces,
     trace_keys,
 )
+from triomq.client.trace.trace_events import trace_events
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "trace" / "java-5.5.0.jsonl"
 """Trace messages that Java's clients wrote."""

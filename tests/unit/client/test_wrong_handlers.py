@@ -11,7 +11,7 @@ import pytest
 import triomq.aio
 import triomq.sync
 from triomq import HandlerInvalid, PushConsumer
-from triomq.client.arguments import require_nothing
+from triomq.client.core.arguments import require_nothing
 
 
 async def no_argument() -> None: ...

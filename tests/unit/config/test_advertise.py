@@ -7,7 +7,7 @@ import socket
 import pytest
 import trio
 
-from triomq.broker import advertise
+from triomq.broker.config import advertise
 
 
 @pytest.mark.parametrize(

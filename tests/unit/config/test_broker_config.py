@@ -14,11 +14,11 @@ from triomq.broker.config.pool_settings import PoolSettings
 from triomq.broker.config.store_settings import StoreSettings
 from triomq.broker.options import load_broker_config, read_options
 from triomq.broker.replication.replicas import ReplicaRules
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.retention import RetentionRules
-from triomq.remoting.properties_file import Entry, format_properties
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.retention import RetentionRules
+from triomq.remoting.core.properties_file import Entry, format_properties
+from triomq.remoting.core.settings import ConfigError, Loaded, render
 from triomq.remoting.server.network_settings import NetworkSettings
-from triomq.remoting.settings import ConfigError, Loaded, render
 
 CONF = Path(__file__).parents[2] / "golden" / "conf"
 

@@ -10,8 +10,8 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.client.proxy.proxy_config import PROXY_KEYS, ProxyConfig
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
-from triomq.remoting.process import ExitCode
-from triomq.remoting.settings import settings_of
+from triomq.remoting.core.process import ExitCode
+from triomq.remoting.core.settings import settings_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -15,8 +15,8 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.client.proxy.proxy_config import PROXY_KEYS, ProxyConfig
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
-from triomq.remoting.java_keys import KeyTable, Status
-from triomq.remoting.settings import settings_of
+from triomq.remoting.core.java_keys import KeyTable, Status
+from triomq.remoting.core.settings import settings_of
 
 TABLES = [
     pytest.param(BROKER_KEYS, BrokerConfig, 595, id="broker"),

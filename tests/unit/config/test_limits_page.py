@@ -13,7 +13,7 @@ from triomq.broker.processors.handler_table import handler_table as broker_table
 from triomq.broker.services.table_limits import BrokerTableLimits
 from triomq.namesrv.request_table import handler_table as namesrv_table
 from triomq.namesrv.table_limits import NamesrvTableLimits
-from triomq.remoting.settings import settings_of
+from triomq.remoting.core.settings import settings_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 

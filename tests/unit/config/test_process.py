@@ -14,16 +14,16 @@ import pytest
 import trio
 
 from triomq.broker.exit_codes import EXIT_CODES
-from triomq.broker.store.errors import StoreDamaged, StoreLocked
-from triomq.remoting.process import (
+from triomq.broker.store.core.errors import StoreDamaged, StoreLocked
+from triomq.remoting.core.process import (
     ExitCode,
     Ready,
     report_fatal,
     run_service,
     set_up_logging,
 )
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.server.listen import AddressInUse, ListenFailed
-from triomq.remoting.settings import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ def test_a_task_dump_has_a_limit(
         await trio.testing.wait_all_tasks_blocked(0.01)  # the dump is written
         await _Service()(task_status=task_status)
 
-    monkeypatch.setattr("triomq.remoting.process.DUMP_TASKS_MAX", 2)
+    monkeypatch.setattr("triomq.remoting.core.process.DUMP_TASKS_MAX", 2)
     assert run_service("mqtest", service) is ExitCode.OK
     first, *tasks, left_out = [one.message for one in caplog.records if one.levelname == "WARNING"]
     assert first.startswith("SIGUSR1")
@@ -194,12 +194,12 @@ def test_logs_go_to_a_file_of_the_program(tmp_path: Path) -> None:
     lines = (tmp_path / "logs" / "mqtest.log").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in lines] == [
         "WARNING triomq.x: loud 1",
-        "ERROR triomq.remoting.process: p; f",
+        "ERROR triomq.remoting.core.process: p; f",
     ]
 
 
 def test_log_files_are_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triomq.remoting.process.LOG_FILE_BYTES", 500)
+    monkeypatch.setattr("triomq.remoting.core.process.LOG_FILE_BYTES", 500)
     set_up_logging("mqtest", tmp_path)
     for number in range(20):
         logging.getLogger("triomq.x").info("line %d of a log that is soon too long", number)

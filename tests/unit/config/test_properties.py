@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.remoting.properties_file import (
+from triomq.remoting.core.properties_file import (
     Entry,
     PropertiesError,
     decode_text,

@@ -9,9 +9,9 @@ from pathlib import Path
 import attrs
 import pytest
 
-from triomq.remoting.java_keys import KeyTable, Reason
-from triomq.remoting.properties_file import Entry, format_properties, parse_entries
-from triomq.remoting.settings import (
+from triomq.remoting.core.java_keys import KeyTable, Reason
+from triomq.remoting.core.properties_file import Entry, format_properties, parse_entries
+from triomq.remoting.core.settings import (
     ADDRESSES,
     BOOLEAN,
     INTEGER,

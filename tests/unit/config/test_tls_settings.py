@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from triomq.broker.options import load_broker_config
-from triomq.remoting.properties_file import Entry, format_properties
-from triomq.remoting.settings import ConfigError, render
+from triomq.remoting.core.properties_file import Entry, format_properties
+from triomq.remoting.core.settings import ConfigError, render
 from triomq.remoting.tls.client import Tls
 from triomq.remoting.tls.security_settings import (
     TLS_KEYS,

@@ -15,18 +15,18 @@ from triomq.client.admin.cluster_view import (
     topic_rows,
 )
 from triomq.client.admin.message_preview import READ_BYTES_MAX, body_of, preview
-from triomq.client.console.charts import line_chart, meter
-from triomq.client.console.forms import FormInvalid, fields_of
-from triomq.client.console.message_text import (
+from triomq.client.console.core.charts import line_chart, meter
+from triomq.client.console.core.forms import FormInvalid, fields_of
+from triomq.client.console.core.message_text import (
     JSON_BYTES_MAX,
     SHOWN_BYTES_MAX,
     hex_dump,
     show_body,
 )
+from triomq.client.console.core.paging import ROWS_OF_A_PAGE, page_of
+from triomq.client.console.core.rendering import UNKNOWN, clock, number, ratio, size
 from triomq.client.console.pages.account import local_path
 from triomq.client.console.pages.configuration import is_secret
-from triomq.client.console.paging import ROWS_OF_A_PAGE, page_of
-from triomq.client.console.rendering import UNKNOWN, clock, number, ratio, size
 from triomq.remoting.protocol.bodies.offsets import (
     BrokerConsumeStats,
     ConsumeOffset,

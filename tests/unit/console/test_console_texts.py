@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from triomq.client.console import catalogue
-from triomq.client.console.catalogue import LANGUAGES, preferred_language, texts_of
-from triomq.client.console.rendering import make_templates
+from triomq.client.console.core import catalogue
+from triomq.client.console.core.catalogue import LANGUAGES, preferred_language, texts_of
+from triomq.client.console.core.rendering import make_templates
 
 FOLDER = Path(catalogue.__file__).parent
 TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from triomq.client.console import users
 from triomq.client.console.__main__ import main
-from triomq.client.console.sessions import (
+from triomq.client.console.core import users
+from triomq.client.console.core.sessions import (
     BLOCKED_SECONDS,
     FAILED_LOGINS_MAX,
     IDLE_SECONDS,
@@ -22,13 +22,13 @@ from triomq.client.console.sessions import (
     LoginLimiter,
     SessionTable,
 )
-from triomq.client.console.users import (
+from triomq.client.console.core.users import (
     UserRole,
     hash_password,
     password_matches,
     read_users,
 )
-from triomq.remoting.settings import ConfigError
+from triomq.remoting.core.settings import ConfigError
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pytest
 
-from triomq.broker.processors import filtered_reads
-from triomq.broker.processors.filtered_reads import SCANNED_MAX, get_filtered
-from triomq.broker.store.results import GetResult, GetStatus
+from triomq.broker.services import filtered_reads
+from triomq.broker.services.filtered_reads import SCANNED_MAX, get_filtered
+from triomq.broker.store.core.results import GetResult, GetStatus
 from triomq.remoting.protocol.message_properties import encode_properties
 from triomq.remoting.protocol.record import encode_record
 from triomq.remoting.protocol.record_reader import decode_records

@@ -18,8 +18,8 @@ from triomq.remoting.grpc.header_encoder import HeaderEncoder
 from triomq.remoting.grpc.liveness import LifeSign, Liveness
 from triomq.remoting.grpc.methods import CallContext, MethodTable, unary
 from triomq.remoting.grpc.status import GrpcStatus
-from triomq.remoting.limits import Limits
 from triomq.remoting.monitor.metrics import family_text
+from triomq.remoting.protocol.limits import Limits
 
 
 def test_a_budget_takes_bursts_and_then_its_rate() -> None:

@@ -38,7 +38,7 @@ from triomq.remoting.grpc.http2_session import (
     CallWritable,
 )
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
-from triomq.remoting.limits import Limits
+from triomq.remoting.protocol.limits import Limits
 
 INITIAL_WINDOW = 4
 ANSWER_BLOCK = b"\x88" + b"\x0f\x10\x10application/grpc"

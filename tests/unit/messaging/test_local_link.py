@@ -10,7 +10,6 @@ import trio
 import trio.testing
 
 from triomq.broker.local_cluster import CONNECTIONS_KEPT, LocalLink
-from triomq.remoting.limits import Limits
 from triomq.remoting.messaging.known_clients import KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.status_codes import Refused
@@ -18,6 +17,7 @@ from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData, ProducerDat
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.command import request as new_request
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.signing import ACCESS_KEY
 
 

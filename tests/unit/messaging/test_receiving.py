@@ -10,10 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from triomq.remoting.errors import RequestTimeout
+from triomq.remoting.core.errors import RequestTimeout
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
-from triomq.remoting.limits import Limits
 from triomq.remoting.messaging import receiving
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
@@ -24,6 +23,7 @@ from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, response_to
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
 from triomq.remoting.protocol.record import StoredMessage
 

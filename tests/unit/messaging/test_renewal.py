@@ -9,8 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from triomq.remoting.errors import RequestTimeout
-from triomq.remoting.limits import Limits
+from triomq.remoting.core.errors import RequestTimeout
 from triomq.remoting.messaging.known_clients import (
     SEEN_SECONDS,
     SEEN_SECONDS_WITHOUT_STREAM,
@@ -27,6 +26,7 @@ from triomq.remoting.protocol.headers.pop import (
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeResponseHeader,
 )
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
 
 MINUTE_MS = 60_000

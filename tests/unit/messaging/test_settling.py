@@ -10,10 +10,9 @@ import trio
 import trio.testing
 from scripted_cluster import record
 
-from triomq.remoting.errors import RequestTimeout
+from triomq.remoting.core.errors import RequestTimeout
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
-from triomq.remoting.limits import Limits
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.popped_messages import PoppedMessage
@@ -22,6 +21,7 @@ from triomq.remoting.messaging.settling import ENTRIES_MAX, REQUESTS_MAX, Settli
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
+from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
 
 NOW_MS = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 
 from triomq.namesrv.errors import KvFileError
 from triomq.namesrv.kv import KvConfig
-from triomq.remoting.atomic_file import backup_of
+from triomq.remoting.core.atomic_file import backup_of
 
 
 @pytest.fixture

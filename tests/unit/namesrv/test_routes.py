@@ -21,11 +21,11 @@ from triomq.namesrv.broker_registration import (
 from triomq.namesrv.route_views import in_zone
 from triomq.namesrv.routes import RouteRules, RouteTable
 from triomq.namesrv.table_limits import NamesrvTableLimits, namesrv_limits
-from triomq.remoting.limits import LimitReached
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
 from triomq.remoting.protocol.fastjson import loads
+from triomq.remoting.protocol.limits import LimitReached
 
 CLUSTER = "C"
 OWNER = object()

@@ -25,8 +25,8 @@ from triomq.client.pipeline.backfill import (
     store_options,
     write_record,
 )
-from triomq.client.pipeline.errors import PipelineError
-from triomq.client.pipeline.spec import SourceSpec
+from triomq.client.pipeline.core.errors import PipelineError
+from triomq.client.pipeline.core.spec import SourceSpec
 from triomq.client.spark.offset_options import parse_start
 from triomq.client.spark.offsets import Queue, nested
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 import pytest
 
 from triomq.client.pipeline import online_check
+from triomq.client.pipeline.core.spec import DecodeSpec, RunSpec, SourceSpec, Spec, TableSpec
 from triomq.client.pipeline.online_check import check_online
-from triomq.client.pipeline.spec import DecodeSpec, RunSpec, SourceSpec, Spec, TableSpec
 from triomq.client.spark.errors import SourceError, Unreachable
 from triomq.client.spark.name_servers import TopicAddresses
 from triomq.client.spark.offsets import Bounds, Queue

@@ -15,10 +15,10 @@ import yaml
 from triomq.client.pipeline import commands
 from triomq.client.pipeline.__main__ import main
 from triomq.client.pipeline.command_line import pipeline_parser
-from triomq.client.pipeline.errors import SpecError
+from triomq.client.pipeline.core.errors import SpecError
+from triomq.client.pipeline.core.spec import SourceSpec, Spec, resolved
 from triomq.client.pipeline.export_sdp import module_text
 from triomq.client.pipeline.init_file import write_file
-from triomq.client.pipeline.spec import SourceSpec, Spec, resolved
 from triomq.client.pipeline.spec_check import check_spec
 from triomq.client.pipeline.spec_file import read_spec, spec_of
 

@@ -14,8 +14,8 @@ import attrs
 import pytest
 
 from triomq.client.pipeline.command_line import COMMANDS, COMMON, EXIT_CODES
-from triomq.client.pipeline.origin import COLUMNS, DERIVED
-from triomq.client.pipeline.spec import (
+from triomq.client.pipeline.core.origin import COLUMNS, DERIVED
+from triomq.client.pipeline.core.spec import (
     DecodeSpec,
     JoinSpec,
     Rule,

@@ -31,14 +31,14 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from triomq.client.pipeline.core.errors import ReadRefused, SchemaError
+from triomq.client.pipeline.core.schema_file import read_schema, write_schema
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody, batch_function
 from triomq.client.pipeline.decoders.avro import AvroReader, open_avro
 from triomq.client.pipeline.decoders.framing import unframed
 from triomq.client.pipeline.decoders.json import missing
 from triomq.client.pipeline.decoders.protobuf import ProtobufReader, find_message, open_protobuf
-from triomq.client.pipeline.errors import ReadRefused, SchemaError
 from triomq.client.pipeline.infer import infer_bodies, newest_ranges
-from triomq.client.pipeline.schema_file import read_schema, write_schema
 from triomq.client.spark.offsets import Queue
 
 # --- files

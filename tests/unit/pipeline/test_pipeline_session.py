@@ -7,9 +7,16 @@ from collections.abc import Mapping
 import pyspark
 import pytest
 
-from triomq.client.pipeline.errors import SessionError
+from triomq.client.pipeline.core.errors import SessionError
+from triomq.client.pipeline.core.spec import (
+    DecodeSpec,
+    JoinSpec,
+    RunSpec,
+    SourceSpec,
+    Spec,
+    TableSpec,
+)
 from triomq.client.pipeline.session import SETTINGS, session_settings
-from triomq.client.pipeline.spec import DecodeSpec, JoinSpec, RunSpec, SourceSpec, Spec, TableSpec
 
 
 def spec(

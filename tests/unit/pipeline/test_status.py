@@ -12,9 +12,9 @@ import attrs
 import pytest
 
 from triomq.client.pipeline.batch import BatchCounts
-from triomq.client.pipeline.errors import ReadRefused, SessionError
+from triomq.client.pipeline.core.errors import ReadRefused, SessionError
+from triomq.client.pipeline.core.spec import SourceSpec
 from triomq.client.pipeline.run import added, cause_of, without_commits
-from triomq.client.pipeline.spec import SourceSpec
 from triomq.client.pipeline.status import (
     STATUS_BYTES_MAX,
     PipelineStatus,

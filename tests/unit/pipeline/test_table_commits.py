@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from tests.support.object_store import Crash, ObjectStore, plain_rows
-from triomq.client.pipeline.errors import PipelineError
+from triomq.client.pipeline.core.errors import PipelineError
 from triomq.client.pipeline.tables.batch_files import BatchFiles, FileMerge, Write
 from triomq.client.pipeline.tables.locks import (
     LockFile,

@@ -9,15 +9,15 @@ import pytest
 import trio
 import trio.testing
 
-from triomq.client.calls import Calls
-from triomq.client.config import ClientSettings
-from triomq.client.failure_log import FailureLog
+from triomq.client.core.calls import Calls
+from triomq.client.core.config import ClientSettings
+from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.route_finder import RouteFinder
 from triomq.client.proxy import broker_calls
 from triomq.client.proxy.broker_calls import LIST_RETRY_SECONDS, SPARED_SECONDS, BrokerCalls
 from triomq.client.proxy.broker_directory import BrokerDirectory
-from triomq.client.route_finder import RouteFinder
 from triomq.remoting.client.name_servers import FIRST_SECONDS, NameServers
-from triomq.remoting.errors import ConnectFailed, ConnectionLost
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.bodies.cluster import ClusterTable

@@ -13,7 +13,7 @@ from stored_records import properties_text
 
 from triomq.client.proxy.joined_clients import JoinedClients
 from triomq.client.proxy.passed_requests import PassedRequests
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command

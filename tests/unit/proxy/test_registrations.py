@@ -19,7 +19,7 @@ from triomq.client.proxy.registrations import (
     PART_GROUPS,
     Registrations,
 )
-from triomq.remoting.errors import ConnectionLost
+from triomq.remoting.core.errors import ConnectionLost
 from triomq.remoting.protocol.bodies.heartbeat import (
     ConsumerData,
     HeartbeatData,

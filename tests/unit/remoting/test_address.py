@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.remoting.address import bare_host, format_address, parse_address, parse_address_list
+from triomq.remoting.core.address import (
+    bare_host,
+    format_address,
+    parse_address,
+    parse_address_list,
+)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,13 @@ from pathlib import Path
 import attrs
 import pytest
 
-from triomq.remoting.atomic_file import DamagedFile, SystemFiles, backup_of, read_file, replace_file
+from triomq.remoting.core.atomic_file import (
+    DamagedFile,
+    SystemFiles,
+    backup_of,
+    read_file,
+    replace_file,
+)
 
 
 class Died(Exception):

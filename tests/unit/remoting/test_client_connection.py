@@ -17,7 +17,7 @@ import trio.testing
 from triomq.remoting.client.connection import ClientConnection
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.client.connector_config import ConnectorConfig
-from triomq.remoting.errors import ConnectionLost, RequestTimeout
+from triomq.remoting.core.errors import ConnectionLost, RequestTimeout
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer
 

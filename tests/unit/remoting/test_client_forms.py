@@ -4,10 +4,10 @@ import pytest
 
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.rpc_hooks import Serialisation, Signing
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import Command, encode_command
 from triomq.remoting.protocol.signing import Credentials
-from triomq.remoting.settings import ConfigError
 
 CREDENTIALS = Credentials(access_key="key", secret_key="12345678")
 

@@ -10,7 +10,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.compression import Compression, compress_body, plain_body
 
 BODY = b"".join(b"hello-%d " % (number % 10) for number in range(500))

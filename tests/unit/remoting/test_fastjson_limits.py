@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from brokers import peer_of, running_broker
 
-from triomq.remoting.errors import FrameError, RemoteProtocolError
+from triomq.remoting.core.errors import FrameError, RemoteProtocolError
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command
 from triomq.remoting.protocol.fastjson import LOOSE_BYTES_MAX, JsonLimits, loads

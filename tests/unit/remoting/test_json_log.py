@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.process import set_up_logging
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.process import set_up_logging
 
 logger = logging.getLogger("triomq.test")
 

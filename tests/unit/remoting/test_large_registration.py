@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies import large_registration, registration
 from triomq.remoting.protocol.bodies.large_registration import read_large_registration
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, decode_registration

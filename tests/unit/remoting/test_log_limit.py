@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from triomq.remoting.log_limit import LogLimit
+from triomq.remoting.core.log_limit import LogLimit
 
 _log = logging.getLogger("triomq.test_log_limit")
 

@@ -9,7 +9,7 @@ import trio.testing
 
 from triomq.broker.services.routes import CALL_SECONDS, Routes
 from triomq.remoting.client.name_servers import FIRST_SECONDS, NameServers
-from triomq.remoting.errors import ConnectFailed, RequestTimeout
+from triomq.remoting.core.errors import ConnectFailed, RequestTimeout
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.command import Command
 

@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from triomq.broker.config.store_settings import StoreSettings
-from triomq.remoting import open_files
-from triomq.remoting.open_files import ConnectionBudget, Places, explained, none_left
+from triomq.remoting.core import open_files
+from triomq.remoting.core.open_files import ConnectionBudget, Places, explained, none_left
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from protocol_strategies import TEXT, headers
 
-from triomq.remoting.errors import HeaderFieldError
+from triomq.remoting.core.errors import HeaderFieldError
 from triomq.remoting.protocol import fields, plain_msgspec
 from triomq.remoting.protocol.fields import HeaderCodec, codec_of
 from triomq.remoting.protocol.header_json import encode_header, read_typed

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from triomq.remoting.printable import PrintableFormatter, printable
-from triomq.remoting.process import set_up_logging
+from triomq.remoting.core.printable import PrintableFormatter, printable
+from triomq.remoting.core.process import set_up_logging
 
 HOSTILE = "a\r\nERROR forged\x1b[2J\x07\x9b31m\u202eb\u2028c\ud800"
 

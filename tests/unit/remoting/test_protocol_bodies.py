@@ -7,7 +7,7 @@ import zlib
 import attrs
 import pytest
 
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.bodies import registration
 from triomq.remoting.protocol.bodies.cluster import (
     BrokerMembersBody,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from triomq.remoting.errors import HeaderFieldError, LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import HeaderFieldError, LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.codes import LanguageCode, RequestCode, SerializeType
 from triomq.remoting.protocol.command import (
     Command,

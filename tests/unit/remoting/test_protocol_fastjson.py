@@ -5,7 +5,7 @@ import sys
 import msgspec
 import pytest
 
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.fastjson import (
     bare_key_map,
     dumps,

@@ -4,7 +4,7 @@ import attrs
 import pytest
 from header_catalogue import HEADERS
 
-from triomq.remoting.errors import HeaderFieldError
+from triomq.remoting.core.errors import HeaderFieldError
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import encode_command, encode_response_head, request
 from triomq.remoting.protocol.fields import codec_of, header, wire

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triomq.remoting.errors import FrameError, RemoteProtocolError
+from triomq.remoting.core.errors import FrameError, RemoteProtocolError
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX, FrameBuffer, split_frame
 
 

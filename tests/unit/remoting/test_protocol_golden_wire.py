@@ -7,7 +7,7 @@ from body_catalogue import BODIES
 from header_catalogue import COMMON_EXT_FIELDS, HEADERS
 
 from tests.support.golden_data import Exchange, exchanges
-from triomq.remoting.errors import HeaderFieldError
+from triomq.remoting.core.errors import HeaderFieldError
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import (

@@ -2,7 +2,8 @@
 
 import pytest
 
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
+from triomq.remoting.protocol.consuming.tag_expressions import subscription
 from triomq.remoting.protocol.ids import UniqueIds, decode_offset_message_id
 from triomq.remoting.protocol.message_properties import (
     RESERVED_PROPERTIES,
@@ -13,7 +14,6 @@ from triomq.remoting.protocol.message_properties import (
     property_value,
     user_properties,
 )
-from triomq.remoting.protocol.tag_expressions import subscription
 
 LOCALHOST = b"\x7f\0\0\1"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from triomq.remoting.errors import FrameError, LocalProtocolError
+from triomq.remoting.core.errors import FrameError, LocalProtocolError
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import (
     Command,

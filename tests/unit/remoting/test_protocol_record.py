@@ -7,7 +7,7 @@ import pytest
 from stored_records import decode_record, encoded_record
 
 from tests.support.golden_data import RELEASES, commit_log, logged_messages
-from triomq.remoting.errors import LocalProtocolError, RemoteProtocolError
+from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.batch import (
     ELEMENTS_MAX,
     batch_properties,

@@ -6,7 +6,7 @@ import tracemalloc
 import attrs
 import pytest
 
-from triomq.remoting.errors import HeaderFieldError, RemoteProtocolError
+from triomq.remoting.core.errors import HeaderFieldError, RemoteProtocolError
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
 from triomq.remoting.protocol.command import Command, encode_command, request
 from triomq.remoting.protocol.header_binary_fast import LEARN_EVERY

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.remoting.errors import FrameError
+from triomq.remoting.core.errors import FrameError
 from triomq.remoting.protocol.proxy_header import V2_SIGNATURE, NoProxyHeader, read_proxy_header
 
 PORTS = st.integers(0, 65_535)

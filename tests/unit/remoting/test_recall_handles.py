@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.recall_handle import RecallHandle
 
 

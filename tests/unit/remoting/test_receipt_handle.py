@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.check_point import Ack, CheckPoint
 from triomq.remoting.protocol.receipt_handle import (
     ReceiptHandle,

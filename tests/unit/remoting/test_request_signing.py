@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.remoting.client.rpc_hooks import Signing
-from triomq.remoting.errors import LocalProtocolError
+from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.codes import RequestCode, SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command, request
 from triomq.remoting.protocol.headers.send import SendMessageHeader

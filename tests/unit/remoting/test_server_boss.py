@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from triomq.remoting import open_files
-from triomq.remoting.log_limit import LogLimit
-from triomq.remoting.open_files import Places
+from triomq.remoting.core import open_files
+from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.open_files import Places
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.buffer_guard import CLOSED_AT_ONCE_MAX, BufferGuard

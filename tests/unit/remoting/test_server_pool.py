@@ -9,7 +9,7 @@ import trio
 import trio.testing
 from pool_bench import Paper, bench, ok
 
-from triomq.remoting.errors import Rejected
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.requests import Deferred, Request, Response
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.remoting.client.proxies import SocksProxies, SocksProxy
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.socks import SocksDialogue
-from triomq.remoting.settings import ConfigError
 
 ANSWERS = st.sampled_from([b"\x01\x0a\x00\x00\x01", b"\x04" + bytes(16), b"\x03\x05proxy"])
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from triomq.remoting import busy_poll as module
-from triomq.remoting.busy_poll import SpinBudget
+from triomq.remoting.core import busy_poll as module
+from triomq.remoting.core.busy_poll import SpinBudget
 
 LIMIT = 100e-6
 

@@ -12,7 +12,7 @@ import tls_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triomq.remoting.errors import TlsFailed
+from triomq.remoting.core.errors import TlsFailed
 from triomq.remoting.tls.client import Tls
 from triomq.remoting.tls.contexts import client_context, server_context
 from triomq.remoting.tls.security_settings import ClientAuth

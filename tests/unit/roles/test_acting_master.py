@@ -26,7 +26,7 @@ from triomq.broker.services.remote_sender import (
 )
 from triomq.broker.services.routes import Routes
 from triomq.broker.services.versions import Version
-from triomq.remoting.errors import ConnectFailed
+from triomq.remoting.core.errors import ConnectFailed
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import DataVersion

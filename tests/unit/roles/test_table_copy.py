@@ -21,9 +21,9 @@ from triomq.broker.services.offsets import ConsumerOffsets, OwnCommits, open_con
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.broker.services.versions import Version
-from triomq.broker.store.errors import DiskFull
-from triomq.broker.store.watermark import Watermark
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.broker.store.core.errors import DiskFull
+from triomq.broker.store.core.watermark import Watermark
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicTable

@@ -24,7 +24,7 @@ from triomq.broker.services.delay import open_delayed_messages
 from triomq.broker.services.offsets import open_consumer_offsets
 from triomq.broker.services.remote_sender import SEND_SECONDS
 from triomq.broker.services.versions import Version
-from triomq.remoting.errors import ConnectFailed, RequestTimeout
+from triomq.remoting.core.errors import ConnectFailed, RequestTimeout
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import RequestCode

@@ -11,7 +11,7 @@ import pytest
 from pyspark import cloudpickle
 
 from triomq.client.spark.batch_reader import RocketMQBatchReader
-from triomq.client.spark.source import RocketMQDataSource
+from triomq.client.spark.sources.source import RocketMQDataSource
 from triomq.client.spark.zip_file import write_zip
 
 LIBRARIES = [

@@ -14,7 +14,7 @@ from triomq.client.spark.sink.delivery import Delivery
 from triomq.client.spark.sink.outgoing import Element, QueueWish, SinkBatch
 from triomq.client.spark.sink.sink_options import parse_sink_options
 from triomq.client.spark.task_pull import ConnectionPool
-from triomq.remoting.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to

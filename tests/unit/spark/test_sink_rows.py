@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from triomq.client.producer.queue_choice import choose_by_key
+from triomq.client.sending.queue_choice import choose_by_key
 from triomq.client.spark.errors import OptionError, RowRefused
 from triomq.client.spark.sink.outgoing import (
     Element,
@@ -31,7 +31,7 @@ from triomq.client.spark.sink.outgoing import (
 )
 from triomq.client.spark.sink.sink_columns import check_sink_schema
 from triomq.client.spark.sink.sink_options import parse_sink_options
-from triomq.client.spark.source import RocketMQDataSource
+from triomq.client.spark.sources.source import RocketMQDataSource
 from triomq.remoting.protocol.batch import ELEMENT_BYTES
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.compression import plain_body

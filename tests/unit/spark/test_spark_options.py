@@ -17,7 +17,7 @@ from triomq.client.spark.option_table import Option
 from triomq.client.spark.options import OPTIONS, SourceOptions, parse_options
 from triomq.client.spark.sink.sink_columns import SINK_COLUMNS, SinkColumn
 from triomq.client.spark.sink.sink_options import SINK_OPTIONS
-from triomq.client.spark.source import RocketMQDataSource
+from triomq.client.spark.sources.source import RocketMQDataSource
 from triomq.remoting.client.access import Access
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.tls.client import Tls

@@ -20,7 +20,7 @@ from stores import BORN_HOST_V6, SteppingClock, draft, golden_config, tiny_confi
 
 from tests.support.golden_data import GOLDEN, RELEASES, logged_messages
 from tests.support.store_reads import BROKER, rows_of_store, served_rows, store_reader
-from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.opening import open_store
 from triomq.client.spark.offsets import nested
 from triomq.client.spark.store.store_options import parse_store_options

@@ -17,7 +17,7 @@ from triomq.client.spark.options import parse_options
 from triomq.client.spark.planning import QueueRange
 from triomq.client.spark.task_pull import ConnectionPool, TaskPull
 from triomq.client.spark.topic_lives import LastMessage
-from triomq.remoting.errors import ConnectFailed, ConnectionLost
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.headers.pull import PullMessageHeader, PullMessageResponseHeader

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import FaultyDisk, SteppingClock, draft, take
 
-from triomq.broker.store.errors import DiskFull
+from triomq.broker.store.core.errors import DiskFull
+from triomq.broker.store.core.results import GetResult, GetStatus
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.queues.batch_queue import BATCH_ENTRY, BatchEntry, BatchQueue
-from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records

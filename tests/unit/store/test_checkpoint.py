@@ -10,7 +10,7 @@ import pytest
 import trio
 from stores import SteppingClock, draft, tiny_config
 
-from triomq.broker.store.checkpoint import MARK_POSITION, Checkpoint, CheckpointFile, Mark
+from triomq.broker.store.io.checkpoint import MARK_POSITION, Checkpoint, CheckpointFile, Mark
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store
 

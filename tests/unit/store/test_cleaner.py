@@ -16,13 +16,13 @@ import trio
 from stores import NO_FEATURES, NOW_MS, SteppingClock, draft, find_bodies, read_all, tiny_config
 
 from triomq.broker.store.cleaner import ASKED_ROUNDS
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.disk_space import Usage
-from triomq.broker.store.errors import DiskFull, DiskReserve, StoreIoError
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.disk_space import Usage
+from triomq.broker.store.core.errors import DiskFull, DiskReserve, StoreIoError
+from triomq.broker.store.core.results import GetStatus
+from triomq.broker.store.core.retention import RetentionRules
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store
-from triomq.broker.store.results import GetStatus
-from triomq.broker.store.retention import RetentionRules
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.record_reader import decode_records
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triomq.broker.store.clock_guard import HOLD_SECONDS, ClockGuard
+from triomq.broker.store.core.clock_guard import HOLD_SECONDS, ClockGuard
 
 HOUR = 3_600_000
 START = 1_000 * HOUR

@@ -13,10 +13,10 @@ import trio
 import trio.testing
 from stores import SteppingClock, draft, read_all, tiny_config, wait_durable
 
+from triomq.broker.store.core.results import GetResult
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.reads import AHEAD_BYTES, CHUNK_BYTES, ColdFetch
 from triomq.broker.store.opening import open_store
-from triomq.broker.store.results import GetResult
 
 MIB = 1 << 20
 

@@ -10,8 +10,8 @@ import pytest
 from stored_records import decode_record
 from stores import BORN_HOST, BORN_HOST_V6, NO_FEATURES, NOW_MS, FaultyDisk, draft, tiny_config
 
-from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.errors import DiskFull, IllegalMessage
+from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.errors import DiskFull, IllegalMessage
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.open_files import OpenFiles
 from triomq.broker.store.io.reads import Cold, Reads

@@ -12,7 +12,7 @@ from triomq.broker.store.compaction.compaction_log import open_compaction_log
 from triomq.broker.store.compaction.compaction_pass import CompactionPass
 from triomq.broker.store.compaction.copy_file import CopySizes
 from triomq.broker.store.compaction.newest import NewestByKey
-from triomq.broker.store.errors import IllegalMessage, StoreDamaged
+from triomq.broker.store.core.errors import IllegalMessage, StoreDamaged
 from triomq.broker.store.io.disk import Disk
 
 NEVER_MS = -1

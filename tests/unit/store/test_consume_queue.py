@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from stores import draft, tiny_config
 
-from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.queues.batch import Batch
 from triomq.broker.store.queues.consume_queue import ENTRY, FILLER, ConsumeQueue

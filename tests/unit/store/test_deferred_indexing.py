@@ -14,11 +14,11 @@ import trio
 from replicating import log_of
 from stores import SteppingClock, draft, read_all, take, tiny_config
 
-from triomq.broker.store import indexer
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.errors import CopyRefused
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.errors import CopyRefused
 from triomq.broker.store.follow import deferred_indexing, log_copy
 from triomq.broker.store.follow.log_copy import LogCopy
+from triomq.broker.store.indexing import indexer
 from triomq.broker.store.log.flusher import Flusher
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.queues.batch_queue import BatchQueue

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stores import NO_FEATURES
 
-from triomq.broker.store.errors import DiskFull, StoreIoError
+from triomq.broker.store.core.errors import DiskFull, StoreIoError
 from triomq.broker.store.io.disk import Disk, DiskFeatures
 from triomq.broker.store.io.open_files import OpenFiles
 

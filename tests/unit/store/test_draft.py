@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from stores import draft, tiny_config
 
-from triomq.broker.store.draft import check_draft
-from triomq.broker.store.errors import IllegalMessage
+from triomq.broker.store.core.draft import check_draft
+from triomq.broker.store.core.errors import IllegalMessage
 
 CONFIG = tiny_config(Path("store"), segment_size_bytes=1 << 30, message_size_bytes_max=1_000)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_records import encoded_record
 
-from triomq.broker.store.draft import Appended, Draft
+from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.log import draft_reader
 from triomq.broker.store.log.draft_reader import DraftReader, read_draft
 

@@ -9,10 +9,10 @@ import attrs
 import pytest
 from stores import SteppingClock, draft, tiny_config
 
+from triomq.broker.store.core.results import GetResult
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store
-from triomq.broker.store.reader import Reader
-from triomq.broker.store.results import GetResult
+from triomq.broker.store.reading.reader import Reader
 from triomq.broker.store.store import MessageStore
 
 

@@ -14,8 +14,8 @@ from golden_data import GOLDEN, RELEASES, logged_messages
 from stored_records import decode_record
 from stores import SteppingClock, draft_of, find_bodies, golden_config, read_all, tiny_config
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Appended
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Appended
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.opening import open_store

@@ -19,8 +19,8 @@ import trio
 import trio.testing
 from stores import SteppingClock, draft, read_all, tiny_config, wait_durable
 
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.io import queued_sync
 from triomq.broker.store.io.disk import Disk, DiskFeatures
 from triomq.broker.store.io.queued_sync import QueuedSync

@@ -29,7 +29,7 @@ from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.log import scan as log_scan
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.queues.consume_queue import FILLER
-from triomq.remoting.findings import Level
+from triomq.remoting.core.findings import Level
 
 SEGMENT = 4096
 QUEUE_FILE = 200

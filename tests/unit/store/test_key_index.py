@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from stores import NO_FEATURES, NOW_MS, FaultyDisk, SteppingClock, draft, tiny_config
 
-from triomq.broker.store.draft import Appended, Draft
-from triomq.broker.store.errors import DiskFull, StoreDamaged
+from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.errors import DiskFull, StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.open_files import OpenFiles
 from triomq.broker.store.io.reads import Cold, ColdFetch, Reads

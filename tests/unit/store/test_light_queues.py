@@ -13,10 +13,10 @@ import pytest
 import trio
 from stores import FaultyDisk, SteppingClock, draft, read_all, tiny_config
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Draft, check_draft
-from triomq.broker.store.errors import DiskFull, IllegalMessage
-from triomq.broker.store.numbering import (
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Draft, check_draft
+from triomq.broker.store.core.errors import DiskFull, IllegalMessage
+from triomq.broker.store.core.numbering import (
     dispatch_fault,
     dispatch_places,
     may_dispatch,

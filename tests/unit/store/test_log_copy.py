@@ -19,8 +19,8 @@ import pytest
 import trio
 from stores import SteppingClock, draft, read_all, take, tiny_config
 
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.errors import CopyRefused, DiskFull, StoreUnavailable
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.errors import CopyRefused, DiskFull, StoreUnavailable
 from triomq.broker.store.follow import log_copy, write_behind
 from triomq.broker.store.follow.log_copy import LogCopy
 from triomq.broker.store.io.disk import Disk

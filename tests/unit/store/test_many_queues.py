@@ -14,8 +14,8 @@ import pytest
 import trio
 from stores import NO_FEATURES, SteppingClock, draft, read_all, tiny_config
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.errors import FlushFailed
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.io.disk import Disk, DiskFeatures
 from triomq.broker.store.io.file_system import FileSystem
 from triomq.broker.store.opening import open_store

@@ -17,8 +17,8 @@ from no_files import no_files_left
 from stores import SteppingClock, draft, find_bodies, read_all, tiny_config, wait_durable
 
 from triomq.broker.store import store as store_module
-from triomq.broker.store.config import FlushMode, StoreConfig
-from triomq.broker.store.errors import FlushFailed, NoFilesLeft
+from triomq.broker.store.core.config import FlushMode, StoreConfig
+from triomq.broker.store.core.errors import FlushFailed, NoFilesLeft
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.open_files import OpenFiles
 from triomq.broker.store.io.reads import ColdFetch

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from stores import draft, tiny_config
 
-from triomq.broker.store.draft import Appended
+from triomq.broker.store.core.draft import Appended
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.queues.batch import Batch
 from triomq.broker.store.queues.consume_queue import ENTRY, ConsumeQueue

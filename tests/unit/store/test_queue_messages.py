@@ -9,7 +9,7 @@ from damaged_logs import FIELDS, damage_record
 from stores import NOW_MS, draft, tiny_config
 
 from triomq.broker.store.opening import open_store
-from triomq.broker.store.queue_messages import QueueMessages
+from triomq.broker.store.reading.queue_messages import QueueMessages
 from triomq.broker.store.store import MessageStore
 
 

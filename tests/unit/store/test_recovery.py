@@ -15,10 +15,9 @@ import pytest
 import trio
 from stores import NO_FEATURES, SteppingClock, draft, find_bodies, read_all, tiny_config
 
-from triomq.broker.store.checkpoint import Checkpoint
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Appended
-from triomq.broker.store.errors import (
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Appended
+from triomq.broker.store.core.errors import (
     FullAtStart,
     StartError,
     StoreDamaged,
@@ -26,6 +25,7 @@ from triomq.broker.store.errors import (
     StoreIoError,
 )
 from triomq.broker.store.io import log_blocks
+from triomq.broker.store.io.checkpoint import Checkpoint
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.log import scan as log_scan
 from triomq.broker.store.opening import open_store

@@ -11,8 +11,8 @@ import pytest
 from stores import SteppingClock, draft, find_bodies, read_all, tiny_config
 
 from triomq.broker.store import recovery
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.keys.index_file import HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.queues.consume_queue import ENTRY, ConsumeQueue

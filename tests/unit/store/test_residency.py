@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from stores import SteppingClock, draft, tiny_config
 
+from triomq.broker.store.core.results import GetStatus
 from triomq.broker.store.io.disk import Disk, DiskFeatures
 from triomq.broker.store.io.residency import PAGES_MAX, Residency, has_mincore
 from triomq.broker.store.opening import open_store
-from triomq.broker.store.results import GetStatus
 
 PAGE = mmap.PAGESIZE
 pytestmark = pytest.mark.skipif(not has_mincore(), reason="this system has no mincore")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.broker.store.disk_space import Usage
-from triomq.broker.store.retention import (
+from triomq.broker.store.core.disk_space import Usage
+from triomq.broker.store.core.retention import (
     HOUR_MS,
     Decision,
     OldSegment,

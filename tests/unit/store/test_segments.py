@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.segment import segment_name
 from triomq.broker.store.io.segments import Segments

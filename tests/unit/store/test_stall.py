@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.store.stall import ECHO_SECONDS, Stall
+from triomq.broker.store.core.stall import ECHO_SECONDS, Stall
 
 
 @attrs.define

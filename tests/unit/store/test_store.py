@@ -26,11 +26,11 @@ from stores import (
     tiny_config,
 )
 
-from triomq.broker.store.errors import IllegalMessage, StoreUnavailable
-from triomq.broker.store.indexer import DEFERRED_BYTES_MAX, DEFERRED_MESSAGES_MAX
+from triomq.broker.store.core.errors import IllegalMessage, StoreUnavailable
+from triomq.broker.store.core.results import GetResult, GetStatus
+from triomq.broker.store.indexing.indexer import DEFERRED_BYTES_MAX, DEFERRED_MESSAGES_MAX
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store
-from triomq.broker.store.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.record_reader import decode_records
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.store.config import FlushMode, StoreConfig
-from triomq.broker.store.delay_levels import format_delay_levels, parse_delay_levels
+from triomq.broker.store.core.config import FlushMode, StoreConfig
+from triomq.broker.store.core.delay_levels import format_delay_levels, parse_delay_levels
 
 
 def test_defaults_are_java_s() -> None:

@@ -27,14 +27,14 @@ from stores import (
     wait_durable,
 )
 
-from triomq.broker.store import index_syncer
-from triomq.broker.store.config import FlushMode
-from triomq.broker.store.errors import DiskFull, FlushFailed, StoreError
-from triomq.broker.store.indexer import DEFERRED_MESSAGES_MAX
+from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.errors import DiskFull, FlushFailed, StoreError
+from triomq.broker.store.core.results import GetStatus
+from triomq.broker.store.indexing import index_syncer
+from triomq.broker.store.indexing.indexer import DEFERRED_MESSAGES_MAX
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.log.durability import DurabilityResult
 from triomq.broker.store.opening import close_files, finish_store, load_store, open_store
-from triomq.broker.store.results import GetStatus
 
 ALL = {"messages_max": 32, "bytes_max": 1 << 20}
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from triomq.broker.store.errors import io_error
+from triomq.broker.store.core.errors import io_error
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.store.config import StoreConfig
-from triomq.broker.store.draft import Draft
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.draft import Draft
 from triomq.broker.store.opening import open_store
 
 GIB = 1_073_741_824

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from stores import snapshot, tiny_config
 
-from triomq.broker.store.errors import StartError, StoreDenied, StoreLocked
+from triomq.broker.store.core.errors import StartError, StoreDenied, StoreLocked
 from triomq.broker.store.lock import BSD_FLOCK, LINUX_FLOCK, StoreLock
 from triomq.broker.store.opening import open_store
 

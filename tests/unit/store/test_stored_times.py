@@ -13,10 +13,10 @@ from batch_stores import TOPIC, batch_config, inner_batch
 from store_times import check_found_by_key, check_offset_by_time, first_from
 from stores import NOW_MS, SteppingClock, draft, read_all, take, tiny_config
 
-from triomq.broker.store.config import StoreConfig
+from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.stored_times import AHEAD_MS_MAX, steps_back
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.store import MessageStore
-from triomq.broker.store.stored_times import AHEAD_MS_MAX, steps_back
 
 MINUTE, DAY = 60_000, 86_400_000
 COUNT = 8

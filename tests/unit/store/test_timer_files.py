@@ -13,13 +13,13 @@ from triomq.broker.services.timers.timer_rules import (
     deliver_time,
     times_of,
 )
-from triomq.broker.store.errors import StoreDamaged
+from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.timer.timer_check import DeliveredBound, TimerCheck
 from triomq.broker.store.timer.timer_files import TimerPlace, open_timer_files
 from triomq.broker.store.timer.timer_record import TimerRecord, decode, end_mark
 from triomq.broker.store.timer.wheel import WHEEL_BYTES, TimerWheel
-from triomq.remoting.errors import RemoteProtocolError
+from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.command import decode_frame
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
 from triomq.remoting.protocol.message_properties import parse_properties

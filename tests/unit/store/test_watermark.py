@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from triomq.broker.store.watermark import Watermark
+from triomq.broker.store.core.watermark import Watermark
 
 
 async def test_only_tasks_whose_goal_is_reached_are_woken() -> None:
