@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from docstring_rules import docstrings, section_errors, shared_class_names
-from import_rules import circles, import_graph, layer_errors
+from import_rules import circles, folder_graph, import_graph, layer_errors
 from loss_rules import counting_tests
 from source_tree import ROOT, dotted, imported, source_trees
 
@@ -57,12 +57,12 @@ PURE = (
         )
     ),
     *(
-        f"client/consumer/pop/{name}.py"
+        f"client/receiving/pop/{name}.py"
         for name in ("hold_limit", "lease_times", "retry_delays", "source_turns")
     ),
-    *(f"client/admin/top/{name}.py" for name in ("details", "frame", "tabs")),
+    *(f"client/mqadmin/top/{name}.py" for name in ("details", "frame", "tabs")),
     *(
-        f"client/admin/bench/{name}.py"
+        f"client/mqadmin/bench/{name}.py"
         for name in ("bench_report", "latency_histogram", "load_plan", "received_counts")
     ),
     "client/admin/cluster_view.py",
@@ -142,6 +142,12 @@ def test_imports_go_one_way() -> None:
 def test_no_modules_import_each_other() -> None:
     """A circle hides which of two modules is the foundation; an import for types counts too."""
     assert circles(import_graph(MODULES)) == []
+
+
+def test_no_folders_import_each_other() -> None:
+    """Ground and roof of a package do not share a folder: docs/architecture.md has the floors."""
+    packages = {dotted(path) for path in TREES if path.name == "__init__.py"}
+    assert circles(folder_graph(import_graph(MODULES), packages)) == []
 
 
 def test_sections_of_docstrings_are_spelled_in_one_way() -> None:

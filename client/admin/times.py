@@ -64,3 +64,17 @@ def milliseconds_text(timestamp_ms: int) -> str:
         return ""
     seconds = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
     return f"{seconds:%Y-%m-%d %H:%M:%S},{timestamp_ms % 1000:03d}"
+
+
+def request_seconds(timeout: int) -> float:
+    """Return the time limit of one request, for a command with a limit of ``timeout`` seconds."""
+    return min(REQUEST_SECONDS, timeout * REQUEST_SHARE)
+
+
+REQUEST_SECONDS = 5.0
+
+
+REQUEST_SHARE = 1 / 3
+"""largest share of ``--timeout`` for one request: a server that hangs in the first step must leave
+time for the next steps
+"""

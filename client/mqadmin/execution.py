@@ -18,10 +18,11 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.contexts import with_context
 from triomq.client.admin.errors import CommandTimeout
+from triomq.client.admin.times import request_seconds
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.command_line import Call, complaint
 from triomq.client.mqadmin.confirmation import confirm, dry_run, must_ask
-from triomq.client.mqadmin.core.command import Result, request_seconds
+from triomq.client.mqadmin.core.command import Result
 from triomq.client.mqadmin.core.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 from triomq.client.mqadmin.core.output import print_result
 from triomq.client.mqadmin.core.progress_lines import show_progress_on

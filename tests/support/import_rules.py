@@ -3,75 +3,35 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from source_tree import PACKAGES, imported
 
-# What the folders of the store share; they import nothing else outside their own layer.
-STORE_VALUES = (
-    *(
-        f"broker.store.{name}"
-        for name in (
-            "config",
-            "delay_levels",
-            "disk_space",
-            "draft",
-            "errors",
-            "numbering",
-            "retention",
-            "stored_times",
-            "watermark",
-        )
-    ),
-    *(
-        f"remoting.{name}"
-        for name in ("protocol", "atomic_file", "open_files", "errors", "log_limit")
-    ),
-)
+ADMINISTRATION = ("client.core", "client.trace", "client.sending", "remoting")
+"""What administration stands on: it sends copies of messages, and receives nothing."""
+RECEIVING = ("client.core", "client.receiving", "remoting")
+STORE_FLOORS = ("core", "io", "queues", "keys", "log", "reading", "indexing")
+"""The folders of the store, from the ground up: each imports those before it only."""
+
 # A module may import from its own prefix and from those on the right. The longest prefix wins.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
-    "remoting.protocol.bodies": ("remoting.protocol", "remoting.errors"),
-    "remoting.protocol.headers": ("remoting.protocol",),
-    "remoting.protocol": ("remoting.errors",),
-    "remoting.access": ("remoting.protocol", "remoting.errors", "remoting.settings"),
-    "remoting.server": ("remoting",),
-    "remoting.tls": (
-        "remoting.errors",
-        "remoting.findings",
-        "remoting.log_limit",
-        "remoting.open_files",
-        "remoting.properties_file",
-        "remoting.settings",
-    ),
-    "remoting.client": (
-        "remoting.busy_poll",
-        "remoting.open_files",
-        "remoting.protocol",
-        "remoting.tls",
-        "remoting.errors",
-        "remoting.address",
-        "remoting.log_limit",
-        "remoting.properties_file",
-        "remoting.settings",
-        "remoting.socket_options",
-    ),
+    "remoting.core": (),
+    "remoting.protocol": ("remoting.core",),
+    "remoting.protocol.bodies": ("remoting.core", "remoting.protocol"),
+    "remoting.protocol.headers": ("remoting.core", "remoting.protocol"),
+    "remoting.access": ("remoting.core", "remoting.protocol"),
+    "remoting.tls": ("remoting.core",),
+    "remoting.client": ("remoting.core", "remoting.protocol", "remoting.tls"),
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
     **{
-        f"broker.store.{name}": STORE_VALUES
-        for name in ("draft", "numbering", "stored_times", "watermark")
+        f"broker.store.{floor}": (
+            *(f"broker.store.{lower}" for lower in STORE_FLOORS[:number]),
+            *("remoting.core", "remoting.protocol"),
+        )
+        for number, floor in enumerate(STORE_FLOORS)
     },
-    "broker.store.io": STORE_VALUES,
-    "broker.store.queues": ("broker.store.io", *STORE_VALUES),
-    "broker.store.keys": ("broker.store.io", "broker.store.queues", *STORE_VALUES),
-    "broker.store.log": ("broker.store.io", "broker.store.queues", *STORE_VALUES),
-    "broker.store": (
-        "remoting.protocol",
-        "remoting.atomic_file",
-        "remoting.open_files",
-        "remoting.errors",
-        "remoting.log_limit",
-    ),
+    "broker.store": ("remoting.core", "remoting.protocol"),
     "broker.replication": ("broker.store", "remoting"),
     "broker.filters": (),
     "broker.services": ("broker.filters", "broker.store", "remoting"),
@@ -93,71 +53,54 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "broker.inspect": ("broker.store", "remoting"),
     "broker": ("broker", "remoting"),
+    "client.core": ("remoting",),
+    "client.sending": ("client.core", "remoting"),
+    "client.receiving": RECEIVING,
+    "client.trace": ("client.core", "client.sending", "remoting"),
+    **{
+        f"client.{above}": ("client.sending", *RECEIVING)
+        for above in ("requests", "spans", "transactions")
+    },
+    "client.idempotency": ("client.core", "client.receiving", "remoting.protocol"),
+    "client.sdk": (
+        *(f"client.{name}" for name in ("requests", "sending", "spans", "trace", "transactions")),
+        *RECEIVING,
+    ),
+    "client.runner": ("client.sdk", *RECEIVING),
+    "client.admin": ADMINISTRATION,
+    "client.mqadmin": ("client.admin", "client.sdk.producer", *ADMINISTRATION),
+    # A benchmark measures the SDK, consumers included; the rest of administration needs none.
+    "client.mqadmin.bench": (
+        *("client.admin", "client.mqadmin.core", "client.receiving", "client.sdk"),
+        *ADMINISTRATION,
+    ),
+    "client.console": ("client.admin", "client.sdk.producer", *ADMINISTRATION),
+    "client.proxy": ("client.core", "remoting"),
     "client.spark": (
-        "remoting.protocol",
-        "remoting.errors",
-        "remoting.address",
-        "remoting.settings",
-        "remoting.tls.client",
-        "remoting.client.access",
-        "remoting.client.blocking",
-        "remoting.client.name_servers",
+        *("remoting.core", "remoting.protocol", "remoting.tls.client"),
+        *(f"remoting.client.{name}" for name in ("access", "blocking", "name_servers")),
     ),
     "client.pipeline": ("client.spark", "remoting"),
-    "client.admin": ("client", "remoting"),
-    "client.idempotency": (
-        "client.arguments",
-        "client.consumer.message_view",
-        "client.consumer.received",
-        "client.errors",
-        "remoting.protocol",
-    ),
-    "client": ("remoting",),
+    # The face of the package: programs are beside it.
+    "client": tuple(
+        f"client.{name}"
+        for name in (
+            *("core", "sdk", "sending", "receiving", "requests", "transactions", "trace"),
+            *("idempotency", "runner", "admin"),
+        )
+    )
+    + ("remoting",),
 }
-PROGRAMS_OF_CLIENTS = (
-    "client.admin",
-    "client.console",
-    "client.pipeline",
-    "client.proxy",
-    "client.runner",
-    "client.spark",
-)
 # A package inside another is above, or beside, the modules on the right: those do not import it.
 MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
-    "remoting.protocol.bodies": ("remoting.protocol.headers",),
-    "remoting.protocol.headers": ("remoting.protocol.bodies",),
+    "remoting.protocol.bodies": ("remoting.protocol.headers", "remoting.protocol.consuming"),
+    "remoting.protocol.headers": ("remoting.protocol.bodies", "remoting.protocol.consuming"),
     **{
         f"remoting.{name}": ("remoting.grpc", "remoting.messaging")
         for name in ("server", "client", "monitor", "tls", "simulated")
     },
     "remoting.grpc": ("remoting.messaging",),
-    "client.admin": (
-        *("client.consumer", "client.console", "client.pipeline", "client.proxy", "client.spark"),
-    ),
-    # A benchmark measures the SDK, consumers included; the rest of administration needs none.
-    "client.admin.bench": (*("client.console", "client.pipeline", "client.proxy", "client.spark"),),
-    "client.console": ("client.consumer", "client.pipeline", "client.proxy", "client.spark"),
-    "client.proxy": ("client.consumer", "client.producer", "client.pipeline", "client.spark"),
-    "client.consumer": ("client.producer", *PROGRAMS_OF_CLIENTS),
-    "client.requests": PROGRAMS_OF_CLIENTS,
-    "client.producer": ("client.consumer", *PROGRAMS_OF_CLIENTS),
-    "client.transactions": PROGRAMS_OF_CLIENTS,
 }
-# Modules directly in a folder do not import these packages of it; its ``__init__`` may.
-FOUNDATIONS: dict[str, tuple[str, ...]] = {
-    "remoting": tuple(
-        f"remoting.{name}" for name in ("server", "client", "grpc", "messaging", "monitor", "tls")
-    ),
-    "client": tuple(
-        f"client.{name}"
-        for name in (
-            *("consumer", "producer", "transactions", "admin", "idempotency"),
-            *("console", "pipeline", "proxy", "spark"),
-        )
-    ),
-}
-INDEXES = {"client.shared_names"}
-"""Modules that only list public names, as an ``__init__`` does."""
 
 
 def _within(name: str, prefixes: tuple[str, ...]) -> bool:
@@ -177,7 +120,6 @@ def layer_errors(
     """
     rule = _longest(MAY_IMPORT, module)
     barred = MAY_NOT_IMPORT.get(_longest(MAY_NOT_IMPORT, module) or "", ())
-    barred += FOUNDATIONS.get(module.rpartition(".")[0], ()) if module not in INDEXES else ()
     versions = {
         node.lineno
         for node in ast.walk(tree)
@@ -216,8 +158,23 @@ def import_graph(trees: Mapping[str, ast.AST]) -> dict[str, set[str]]:
     }
 
 
+def folder_graph(graph: Mapping[str, set[str]], packages: Collection[str]) -> dict[str, set[str]]:
+    """Return which folders the modules of each folder import. ``packages``: modules that are an
+    ``__init__``, which lies in the folder of its name. The version in ``triomq`` does not count.
+    """
+
+    def folder(module: str) -> str:
+        return module if module in packages else module.rpartition(".")[0]
+
+    folders: dict[str, set[str]] = {folder(module): set() for module in graph}
+    for module, targets in graph.items():
+        own = folder(module)
+        folders[own] |= {folder(target) for target in targets} - {own, "triomq"}
+    return folders
+
+
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the groups of modules that import each other, directly or not: sorted names.
+    """Return the groups of modules, or folders, that import each other, directly or not: sorted names.
 
     Tarjan's strongly connected components, with a stack instead of recursion.
     """

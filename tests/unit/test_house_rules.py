@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from docstring_rules import docstrings, section_errors, shared_class_names
-from import_rules import circles, import_graph, layer_errors
+from import_rules import circles, folder_graph, import_graph, layer_errors
 from loss_rules import counting_tests
 
 
@@ -25,9 +25,9 @@ def trees(**sources: str) -> dict[str, ast.Module]:
         ("remoting.protocol.codes", "import triomq.broker"),
         ("client.mqadmin.cli", "from triomq import Producer"),
         ("broker.store.io.disk", "from triomq.broker.store.log.scan import scan"),
-        ("broker.store.io.disk", "from triomq.broker.store import indexer"),
+        ("broker.store.io.disk", "from triomq.broker.store.indexing import indexer"),
         ("remoting.protocol.headers.send", "from triomq.remoting.protocol.bodies import route"),
-        ("client.sdk.push_consumer", "from triomq.client.sending.sender import Sender"),
+        ("client.receiving.inbox", "from triomq.client.sending.sender import Sender"),
         ("client.core.session", "from triomq.client.sdk.push_consumer import PushConsumer"),
         ("remoting.core.settings", "from triomq.remoting.server.server import Server"),
     ],
@@ -43,7 +43,7 @@ def test_an_import_against_the_layers_is_found(module: str, line: str) -> None:
         ("client.mqadmin.cli", "from triomq import __version__"),
         ("client", "from triomq.client.sdk.push_consumer import PushConsumer"),
         ("client.sdk.push_consumer", "from triomq.client.core.session import Session"),
-        ("broker.store.io.disk", "from triomq.broker.store import errors"),
+        ("broker.store.io.disk", "from triomq.broker.store.core import errors"),
     ],
 )
 def test_an_import_along_the_layers_is_allowed(module: str, line: str) -> None:
@@ -64,6 +64,18 @@ def test_circles_are_found_through_several_modules_and_imports_for_types() -> No
         ["broker.a", "broker.b", "broker.c"],
         ["broker.d", "broker.e"],
     ]
+
+
+def test_circles_of_folders_are_found_where_no_modules_import_each_other() -> None:
+    sources = trees(
+        broker__app="from triomq.broker.store.log import Log",
+        broker__store="",
+        broker__store__log="from triomq.broker.errors import StoreError",
+        broker__errors="",
+    )
+    graph = import_graph(sources)
+    assert circles(graph) == []
+    assert circles(folder_graph(graph, {"broker.store"})) == [["broker", "broker.store"]]
 
 
 def test_a_tree_without_circles_has_none() -> None:

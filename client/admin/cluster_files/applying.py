@@ -161,7 +161,7 @@ class Applier:
 
     async def offsets(self, step: ClusterStep) -> None:
         # Imported here: a command's module, and only an import of a file moves groups.
-        from triomq.client.mqadmin.commands.offset import reset
+        from triomq.client.admin.group_resets import reset
 
         topic, _, group = step.name.partition("@")
         for queue in step.changed:

@@ -9,6 +9,7 @@ import attrs
 
 from triomq.client.admin.accounts import listed
 from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.broker_metadata import broker_metadata
 from triomq.client.admin.cluster_files.fields import DEFAULT_POLICY, is_own_topic, retry_policy
 from triomq.client.admin.cluster_files.items import (
     ClusterDocument,
@@ -21,7 +22,6 @@ from triomq.client.admin.documents import group_document, topic_document
 from triomq.client.admin.errors import MasterMissing
 from triomq.client.admin.missing import with_missing
 from triomq.client.core.errors import BrokerError, RequestNotSupported
-from triomq.client.mqadmin.core.export_files import broker_metadata
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable

@@ -21,10 +21,9 @@ from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.doctor.endpoint_checks import endpoints
 from triomq.client.admin.draining import Drained, stored_drain
 from triomq.client.admin.missing import DISPLACED, UNREGISTERED, MissingBroker
-from triomq.client.admin.times import seconds_text
+from triomq.client.admin.times import request_seconds, seconds_text
 from triomq.client.core.errors import NoNameServer, TrioMQError
 from triomq.client.core.servers import namesrv_addresses
-from triomq.client.mqadmin.core.command import request_seconds
 from triomq.remoting.core.address import parse_address
 from triomq.remoting.core.findings import Finding, Level, advice, ok, problem, unknown
 from triomq.remoting.protocol.bodies.cluster import ClusterTable

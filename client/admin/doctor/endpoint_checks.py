@@ -12,7 +12,7 @@ import trio
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.broker_address import BrokerAddress
-from triomq.client.mqadmin.commands.settings import read_settings
+from triomq.client.admin.server_settings import read_settings
 from triomq.remoting.client.dial import dial
 from triomq.remoting.core.address import format_address, parse_address
 from triomq.remoting.core.findings import Finding, advice, ok, problem

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers
+from triomq.client.admin.server_settings import read_settings
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.users import UserRole
 from triomq.client.console.core.visit import Page, PageVisit
-from triomq.client.mqadmin.commands.settings import read_settings
 from triomq.remoting.core.properties_file import format_properties
 from triomq.remoting.protocol.codes import RequestCode
 

@@ -10,14 +10,14 @@ import trio
 from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.group_resets import reset
+from triomq.client.admin.running_document import running_document
 from triomq.client.admin.times import now_ms
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.users import UserRole
 from triomq.client.console.core.visit import Page, PageVisit
 from triomq.client.core.errors import GroupOffline, TrioMQError
-from triomq.client.mqadmin.commands.consumer_status import running_document
-from triomq.client.mqadmin.commands.offset import reset
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.running import ConsumerRunning

@@ -9,7 +9,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, request_seconds
+from triomq.client.admin.times import request_seconds
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result
 from triomq.client.mqadmin.core.sending import SEND_SECONDS
 from triomq.remoting.core.printable import printable
 
@@ -110,7 +111,7 @@ def load_plan(options: Values, batch: int, rate: float | None) -> LoadPlan:
 async def bench_producer(admin: Admin, options: Values) -> Result:
     import trio  # not for the help: start-up time
 
-    from triomq.client.mqadmin.bench import bench_places, bench_report
+    from triomq.client.mqadmin.bench import bench_places, bench_report  # likewise
     from triomq.client.mqadmin.bench.send_bench import run_send_bench  # likewise
     from triomq.client.mqadmin.core.sending import tools_producer  # likewise
 
@@ -178,7 +179,7 @@ def finished(
 async def bench_consumer(admin: Admin, options: Values) -> Result:
     from triomq.client.admin.access import given_access  # not for the help: start-up time
     from triomq.client.core.config import ClientSettings, ConsumerSettings  # likewise
-    from triomq.client.mqadmin.bench import bench_places, bench_report
+    from triomq.client.mqadmin.bench import bench_places, bench_report  # likewise
     from triomq.client.mqadmin.bench.consume_bench import ConsumePlan, ConsumeRun  # likewise
     from triomq.client.mqadmin.core.sending import tools_producer  # likewise
 

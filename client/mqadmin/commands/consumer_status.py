@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values
+from triomq.client.admin.running_document import running_document
 from triomq.client.admin.times import seconds_text
 from triomq.client.mqadmin.core.command import AdminCommand, Result, Table
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
@@ -82,37 +83,6 @@ async def consumer_status(admin: Admin, options: Values) -> Result:
         failures=connected.reasons() | answers.reasons(),
         asked=connected.asked + answers.asked,
     )
-
-
-def running_document(state: ConsumerRunning) -> dict[str, Any]:
-    return {
-        "properties": dict(sorted(state.properties.items())),
-        "subscriptions": {one.topic: one.sub_string for one in state.subscriptions},
-        "queues": [
-            {
-                "topic": queue.topic,
-                "brokerName": queue.broker_name,
-                "queueId": queue.queue_id,
-                "commitOffset": held.commit_offset,
-                "cachedMessages": held.cached_count,
-                "locked": held.locked,
-                "lastPull": held.last_pull_timestamp,
-                "lastConsume": held.last_consume_timestamp,
-            }
-            for queue, held in sorted(state.queues.items())
-        ],
-        "rates": {
-            topic: {
-                "pullRT": rate.pull_rt,
-                "pullTPS": rate.pull_tps,
-                "consumeRT": rate.consume_rt,
-                "consumeOKTPS": rate.consume_ok_tps,
-                "consumeFailedTPS": rate.consume_failed_tps,
-            }
-            for topic, rate in sorted(state.rates.items())
-        },
-        "jstack": state.jstack,
-    }
 
 
 def report(state: ConsumerRunning) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from triomq.client.admin.accounts import names
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.counted import count_of
 from triomq.client.admin.draining import (
@@ -23,6 +22,7 @@ from triomq.client.admin.draining import (
 from triomq.client.admin.errors import BrokerMissing
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.core.account_copy import names
 from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, Table, answered
 from triomq.client.mqadmin.core.progress_lines import tell_progress
 from triomq.remoting.protocol.bodies.route import PERM_WRITE

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, Values, truth
+from triomq.client.admin.broker_metadata import broker_metadata, merged
 from triomq.client.admin.times import now_ms
 from triomq.client.mqadmin.core.command import (
     MASTERS,
@@ -18,7 +19,7 @@ from triomq.client.mqadmin.core.command import (
     ask_each,
     chosen_brokers,
 )
-from triomq.client.mqadmin.core.export_files import FOLDER, broker_metadata, merged, write_export
+from triomq.client.mqadmin.core.export_files import FOLDER, write_export
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode
@@ -66,7 +67,7 @@ async def export_metadata(admin: Admin, options: Values) -> Result:
 
 
 async def export_configs(admin: Admin, options: Values) -> Result:
-    from triomq.client.mqadmin.commands.settings import read_settings  # not for the help
+    from triomq.client.admin.server_settings import read_settings  # not for the help
 
     brokers = await admin.brokers(options.text("clusterName"))
     masters = [broker.address for broker in brokers if broker.id == 0]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values
+from triomq.client.admin.broker_metadata import broker_metadata
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import BrokerError, GroupOffline
 from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, answered
-from triomq.client.mqadmin.core.export_files import FOLDER, broker_metadata, write_export
+from triomq.client.mqadmin.core.export_files import FOLDER, write_export
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection
 from triomq.remoting.protocol.bodies.offsets import BrokerStats
 from triomq.remoting.protocol.codes import RequestCode, version_name
@@ -59,8 +60,8 @@ async def client_kinds(admin: Admin, address: str, groups: Mapping[str, object])
 
 async def broker_figures(admin: Admin, broker: BrokerAddress) -> dict[str, Any]:
     # Not for the help: start-up time.
-    from triomq.client.mqadmin.commands.cluster import broker_row
-    from triomq.client.mqadmin.commands.settings import read_settings  # likewise
+    from triomq.client.admin.server_settings import read_settings
+    from triomq.client.mqadmin.commands.cluster import broker_row  # likewise
 
     address = broker.address
     status = await admin.broker_status(address)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, Values, truth, whole
+from triomq.client.admin.broker_rates import summed_item
 from triomq.client.admin.times import seconds_text
-from triomq.client.core.errors import BrokerError
 from triomq.client.mqadmin.core.command import AdminCommand, Result, table_of
-from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats, BrokerStats, StatsItem
+from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader, BrokerStatsHeader
+from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -94,33 +93,6 @@ async def topic_rates(admin: Admin, topic: str, silent: dict[str, str]) -> list[
         }
         rows.append({**row, "incomplete": not silent.keys().isdisjoint(brokers)})
     return rows
-
-
-async def summed_item(
-    admin: Admin, brokers: Mapping[str, str], name: str, key: str, silent: dict[str, str]
-) -> tuple[float, int]:
-    """Return the rate per second and the count of 24 hours over all brokers.
-
-    A broker without such a counter refuses the request.
-    """
-    header = BrokerStatsHeader(name, key)
-
-    async def ask(broker: str) -> BrokerStats:
-        answer = await admin.ask(brokers[broker], RequestCode.VIEW_BROKER_STATS_DATA, header)
-        return read_body(BrokerStats, answer)
-
-    answers = await admin.for_each(brokers, ask)
-    for broker, error in answers.failures.items():
-        if not isinstance(error, BrokerError):
-            silent[broker] = str(error)
-    stats = answers.values.values()
-    return sum(some.minute.tps for some in stats), sum(map(day_of, stats))
-
-
-def day_of(stats: BrokerStats) -> int:
-    """Return the count of the day; soon after a broker's start, of the hour or the minute."""
-    windows: tuple[StatsItem, ...] = (stats.day, stats.hour, stats.minute)
-    return next((window.sum for window in windows if window.sum), 0)
 
 
 # --- brokerConsumeStats

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers, read_header
 from triomq.client.admin.arguments import Option, UsageError, Values, filled, truth
-from triomq.client.core.errors import ProtocolBroken
+from triomq.client.admin.server_settings import read_settings
 from triomq.client.mqadmin.core.command import (
     BROKERS,
     ONE_PLACE,
@@ -24,9 +24,7 @@ from triomq.client.mqadmin.core.command import (
     chosen_brokers,
 )
 from triomq.remoting.core.properties_file import (
-    PropertiesError,
     format_properties,
-    parse_properties,
 )
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import (
@@ -43,21 +41,6 @@ KEY_WIDTH = 50
 KEY = Option("-k, --key KEY", "the setting", required=True)
 VALUE = Option("-v, --value TEXT", "its new value", str, required=True)
 FAILURES = '"failures": {address: reason}}'
-
-
-async def read_settings(
-    admin: Admin, addresses: Sequence[str], code: RequestCode
-) -> Answers[Mapping[str, str]]:
-    """Return the settings of each server."""
-
-    async def one(address: str) -> Mapping[str, str]:
-        body = bytes((await admin.ask(address, code)).body)
-        try:
-            return parse_properties(body.decode())
-        except (UnicodeDecodeError, PropertiesError) as error:
-            raise ProtocolBroken(f"{address} sent settings that cannot be read ({error})") from None
-
-    return await admin.for_each(addresses, one)
 
 
 def settings_result(

@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.mqadmin.core.command import AdminCommand, Result, Table, request_seconds
+from triomq.client.admin.times import request_seconds
+from triomq.client.mqadmin.core.command import AdminCommand, Result, Table
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -8,22 +8,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from triomq.client.admin.accounts import (
-    BETWEEN,
-    COPIED,
-    CREATE_FIX,
-    EVERYWHERE,
-    AccountCopy,
-    ask_access,
-    listed,
-    names,
-    preposition,
-    same_reason,
-)
+from triomq.client.admin.accounts import CREATE_FIX, ask_access, listed, same_reason
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words
 from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import UserNotFound
+from triomq.client.mqadmin.core.account_copy import (
+    BETWEEN,
+    COPIED,
+    EVERYWHERE,
+    AccountCopy,
+    names,
+    preposition,
+)
 from triomq.client.mqadmin.core.command import (
     BROKERS,
     ONE_PLACE,

@@ -217,16 +217,6 @@ class AdminCommand:
         return (*self.options, *more, *COMMON_OPTIONS)
 
 
-def request_seconds(timeout: int) -> float:
-    """Return the time limit of one request, for a command with a limit of ``timeout`` seconds."""
-    return min(REQUEST_SECONDS, timeout * REQUEST_SHARE)
-
-
-REQUEST_SECONDS = 5.0
-REQUEST_SHARE = 1 / 3
-"""largest share of ``--timeout`` for one request: a server that hangs in the first step must leave
-time for the next steps
-"""
 COMMON_OPTIONS: Sequence[Option] = (
     Option(
         "-n, --namesrvAddr ADDRESSES",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from triomq.client.mqadmin.core.command import request_seconds
+from triomq.client.admin.times import request_seconds
 from triomq.client.sending.receipt import SendStatus
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ import trio
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.answers import read_body
+from triomq.client.admin.broker_rates import summed_item
 from triomq.client.admin.cluster_poller import FOREVER_SECONDS, ClusterPoller
 from triomq.client.core.background import open_background
 from triomq.client.core.errors import GroupOffline
-from triomq.client.mqadmin.commands.rates import summed_item
 from triomq.client.mqadmin.core.lag_alert import oldest_seconds
 from triomq.client.mqadmin.top.details import (
     REQUESTS_PER_ROUND,
