@@ -84,7 +84,7 @@ SERVER = [
     Row("silence of a connection", "serverChannelMaxIdleTimeSeconds", "s", "it is closed", "log"),
     Row(
         "a request that changes settings",
-        "remoting.limits:SETTINGS_BYTES_MAX",
+        "remoting.protocol.limits:SETTINGS_BYTES_MAX",
         "bytes",
         "INVALID_PARAMETER",
     ),
@@ -169,7 +169,7 @@ BROKER = [
         "bytes",
         "MESSAGE_ILLEGAL",
     ),
-    Row("a message's keys", "broker.store.draft:KEYS_MAX", "keys", "MESSAGE_ILLEGAL"),
+    Row("a message's keys", "broker.store.core.draft:KEYS_MAX", "keys", "MESSAGE_ILLEGAL"),
     Row(
         "messages of one batch",
         "remoting.protocol.batch:ELEMENTS_MAX",
@@ -418,7 +418,7 @@ CLIENT = [
     ),
     Row(
         "records read from one trace message",
-        "client.trace.trace_records:RECORDS_READ_MAX",
+        "client.core.trace_records:RECORDS_READ_MAX",
         "records",
         "the others are left out",
     ),

@@ -40,7 +40,7 @@ PARTS = {
         "protocol/message",
         "protocol/message_properties",
         "protocol/ids",
-        "protocol/tag_expressions",
+        "protocol/consuming/tag_expressions",
         "protocol/record",
         "protocol/record_reader",
         "protocol/batch",
@@ -54,7 +54,7 @@ PARTS = {
         "client/rpc_hooks",
         "client/access",
         "client/proxies",
-        "address",
+        "core/address",
     ),
     "servers": (
         "server/server",
@@ -63,7 +63,7 @@ PARTS = {
         "server/requests",
         "server/connection",
     ),
-    "errors": ("errors",),
+    "errors": ("core/errors",),
 }
 """modules by page"""
 TITLES = {

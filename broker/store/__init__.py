@@ -5,7 +5,7 @@ is an integer that says how far a step of the work has come, and state changes o
 checkpoints of the one loop, so there are no locks. The files are RocketMQ's own, byte for byte.
 
 ``open_store`` (opening.py) is the way in; nothing here knows request codes or sockets. Imports go
-one way: values (config, errors, draft, numbering, watermark, …) <- ``io`` <- ``queues`` <-
-``keys``, ``log`` <- indexer, reader, recovery and the other modules of this folder <- ``follow`` <-
-store.py <- opening.py.
+one way: ``core`` (config, errors, draft, numbering, watermark, …) <- ``io`` <- ``queues`` <-
+``keys``, ``log`` <- ``reading``, ``indexing`` <- ``compaction``, ``follow`` <- the modules of this
+folder <- store.py <- opening.py.
 """

@@ -1,1 +1,4 @@
-"""Administration: the ``Admin`` API, and the program ``mqadmin`` (``cli.py``, ``commands/``)."""
+"""Administration: the ``Admin`` API, and what it computes for mqadmin and the console.
+
+Nothing here prints: ``client/mqadmin`` is the program.
+"""

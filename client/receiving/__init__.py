@@ -1,1 +1,1 @@
-"""Receiving: push and pull consumers, and the parts they share."""
+"""Receiving: what the consumers of ``client/sdk`` share, from membership to settlement."""

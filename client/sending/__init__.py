@@ -1,1 +1,1 @@
-"""Sending: the class Producer, its retries, the choice of a queue, the encoding of messages."""
+"""Sending: retries, the choice of a queue, the encoding of messages, batches."""

@@ -82,14 +82,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "client.pipeline": ("client.spark", "remoting"),
     # The face of the package: programs are beside it.
-    "client": tuple(
-        f"client.{name}"
-        for name in (
-            *("core", "sdk", "sending", "receiving", "requests", "transactions", "trace"),
-            *("idempotency", "runner", "admin"),
-        )
-    )
-    + ("remoting",),
+    "client": (
+        *(f"client.{name}" for name in ("core", "sdk", "sending", "receiving", "requests")),
+        *(f"client.{name}" for name in ("transactions", "trace", "idempotency", "runner", "admin")),
+        "remoting",
+    ),
 }
 # A package inside another is above, or beside, the modules on the right: those do not import it.
 MAY_NOT_IMPORT: dict[str, tuple[str, ...]] = {
@@ -174,7 +171,7 @@ def folder_graph(graph: Mapping[str, set[str]], packages: Collection[str]) -> di
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Return the groups of modules, or folders, that import each other, directly or not: sorted names.
+    """Return the groups of modules, or folders, that import each other, directly or not, sorted.
 
     Tarjan's strongly connected components, with a stack instead of recursion.
     """

@@ -27,7 +27,7 @@ def test_the_page_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
         generate_limits.value_of(generate_limits.Row("x", "noSuchSetting", "y", "z"), {})
     with pytest.raises(AttributeError, match="NO_SUCH_MAX"):
         generate_limits.value_of(
-            generate_limits.Row("x", "broker.store.draft:NO_SUCH_MAX", "y", "z"), {}
+            generate_limits.Row("x", "broker.store.core.draft:NO_SUCH_MAX", "y", "z"), {}
         )
     del sys.modules["generate_limits"]
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from triomq.client import console
 from triomq.client.console.core import catalogue
 from triomq.client.console.core.catalogue import LANGUAGES, preferred_language, texts_of
 from triomq.client.console.core.rendering import make_templates
 
-FOLDER = Path(catalogue.__file__).parent
+FOLDER = Path(console.__file__).parent
 TEMPLATES = sorted((FOLDER / "templates").glob("*.html"))
 SOURCES = sorted(FOLDER.rglob("*.py"))
 JINJA = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
