@@ -75,12 +75,18 @@ class Broker:
 
     async def at(self, seconds: float) -> None:
         """Move the clock to just after ``seconds`` from the beginning, and let all tasks and
-        threads run.
+        threads run, also one that waits for a slow disk.
         """
         self.clock.jump(self.begin + seconds + 0.01 - trio.current_time())
-        for _ in range(5):
+        rounds = 0
+        while rounds < 5 or self.flush_is_due():
             await trio.to_thread.run_sync(time.sleep, 0.005)
             await trio.testing.wait_all_tasks_blocked()
+            rounds += 1
+
+    def flush_is_due(self) -> bool:
+        sync = self.store.config.flush_mode is FlushMode.SYNC
+        return sync and self.store.flushed.value < self.store.appended.value
 
 
 @attrs.define(eq=False)
