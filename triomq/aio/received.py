@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from triomq import client
 from triomq.aio.calls import call_in_loop
-from triomq.client.sdk.portal_messages import PortalMessage
+from triomq.client.sdk.portal_messages import AnyMessage, PortalMessage
 
 
-class ReceivedMessage(PortalMessage[client.ReceivedMessage]):
-    """A ``triomq.ReceivedMessage`` for asyncio: the same fields, to be settled exactly once."""
+class AsyncioMessage(PortalMessage[AnyMessage]):
+    """A message whose ``async with`` block settles it."""
 
     __slots__ = ()
 
-    async def ack(self) -> bool:
-        """Count the message as done; see ``triomq.ReceivedMessage.ack``."""
-        return await call_in_loop(self._portal, self._message.ack)
-
-    async def retry(self, delay_level: SupportsIndex = 0, *, pause: float | None = None) -> bool:
-        """Have the message delivered again later; see ``triomq.ReceivedMessage.retry``."""
-        return await call_in_loop(self._portal, self._message.retry, delay_level, pause=pause)
-
-    async def dead_letter(self) -> bool:
-        """Move the message to the dead letters; see ``triomq.ReceivedMessage.dead_letter``."""
-        return await call_in_loop(self._portal, self._message.dead_letter)
+    ack: Callable[[], Awaitable[Any]]
+    retry: Callable[[], Awaitable[Any]]
 
     async def reply(
         self,
@@ -55,6 +46,24 @@ class ReceivedMessage(PortalMessage[client.ReceivedMessage]):
             await self.ack()
         elif isinstance(error, Exception):
             await self.retry()
+
+
+class ReceivedMessage(AsyncioMessage[client.ReceivedMessage]):
+    """A ``triomq.ReceivedMessage`` for asyncio: the same fields, to be settled exactly once."""
+
+    __slots__ = ()
+
+    async def ack(self) -> bool:
+        """Count the message as done; see ``triomq.ReceivedMessage.ack``."""
+        return await call_in_loop(self._portal, self._message.ack)
+
+    async def retry(self, delay_level: SupportsIndex = 0, *, pause: float | None = None) -> bool:
+        """Have the message delivered again later; see ``triomq.ReceivedMessage.retry``."""
+        return await call_in_loop(self._portal, self._message.retry, delay_level, pause=pause)
+
+    async def dead_letter(self) -> bool:
+        """Move the message to the dead letters; see ``triomq.ReceivedMessage.dead_letter``."""
+        return await call_in_loop(self._portal, self._message.dead_letter)
 
 
 Handler = Callable[[ReceivedMessage], Awaitable[None]]

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Mapping
-from types import TracebackType
 from typing import Self, SupportsIndex
 
 import trio
 
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_loop
+from triomq.aio.received import AsyncioMessage
 from triomq.client.core.errors import NotRunning
 from triomq.client.core.portal import HandOver
 from triomq.client.receiving.pop.durations import Duration
-from triomq.client.sdk.portal_messages import PortalMessage
 
 
-class LeasedMessage(PortalMessage[client.LeasedMessage]):
+class LeasedMessage(AsyncioMessage[client.LeasedMessage]):
     """A ``triomq.LeasedMessage`` for asyncio: the same fields, to be acked in time."""
 
     __slots__ = ()
@@ -51,34 +49,6 @@ class LeasedMessage(PortalMessage[client.LeasedMessage]):
     async def dead_letter(self) -> None:
         """Move the message to the dead letters; see ``triomq.LeasedMessage.dead_letter``."""
         await call_in_loop(self._portal, self._message.dead_letter)
-
-    async def reply(
-        self,
-        body: bytes,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,
-    ) -> None:
-        """Answer a request; see ``triomq.LeasedMessage.reply``."""
-        await call_in_loop(
-            self._portal, self._message.reply, body, properties=properties, timeout=timeout
-        )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.settled:
-            return
-        if error is None:
-            await self.ack()
-        elif isinstance(error, Exception):
-            await self.retry()
 
 
 class SimpleConsumerBase(AsyncioLifetime[client.SimpleConsumer]):

@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from triomq import client
-from triomq.client.sdk.portal_messages import PortalMessage
+from triomq.client.sdk.portal_messages import AnyMessage, PortalMessage
 
 
-class ReceivedMessage(PortalMessage[client.ReceivedMessage]):
-    """A blocking ``triomq.ReceivedMessage``: the same fields, to be settled exactly once."""
+class BlockingMessage(PortalMessage[AnyMessage]):
+    """A message whose ``with`` block settles it."""
 
     __slots__ = ()
 
-    def ack(self, *, timeout: float | None = None) -> bool:
-        """Count the message as done; see ``triomq.ReceivedMessage.ack``."""
-        return self._portal.call(timeout, self._message.ack)
-
-    def retry(
-        self,
-        delay_level: SupportsIndex = 0,
-        *,
-        pause: float | None = None,
-        timeout: float | None = None,
-    ) -> bool:
-        """Have the message delivered again later; see ``triomq.ReceivedMessage.retry``."""
-        return self._portal.call(timeout, self._message.retry, delay_level, pause=pause)
-
-    def dead_letter(self, *, timeout: float | None = None) -> bool:
-        """Move the message to the dead letters; see ``triomq.ReceivedMessage.dead_letter``."""
-        return self._portal.call(timeout, self._message.dead_letter)
+    ack: Callable[[], Any]
+    retry: Callable[[], Any]
 
     def reply(
         self,
@@ -58,6 +43,30 @@ class ReceivedMessage(PortalMessage[client.ReceivedMessage]):
             self.ack()
         elif isinstance(error, Exception):
             self.retry()
+
+
+class ReceivedMessage(BlockingMessage[client.ReceivedMessage]):
+    """A blocking ``triomq.ReceivedMessage``: the same fields, to be settled exactly once."""
+
+    __slots__ = ()
+
+    def ack(self, *, timeout: float | None = None) -> bool:
+        """Count the message as done; see ``triomq.ReceivedMessage.ack``."""
+        return self._portal.call(timeout, self._message.ack)
+
+    def retry(
+        self,
+        delay_level: SupportsIndex = 0,
+        *,
+        pause: float | None = None,
+        timeout: float | None = None,
+    ) -> bool:
+        """Have the message delivered again later; see ``triomq.ReceivedMessage.retry``."""
+        return self._portal.call(timeout, self._message.retry, delay_level, pause=pause)
+
+    def dead_letter(self, *, timeout: float | None = None) -> bool:
+        """Move the message to the dead letters; see ``triomq.ReceivedMessage.dead_letter``."""
+        return self._portal.call(timeout, self._message.dead_letter)
 
 
 Handler = Callable[[ReceivedMessage], None]

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Mapping
-from types import TracebackType
 from typing import Self, SupportsIndex
 
 import trio
@@ -17,11 +15,11 @@ from triomq import client
 from triomq.client.core.errors import NotRunning
 from triomq.client.core.portal import HandOver
 from triomq.client.receiving.pop.durations import Duration
-from triomq.client.sdk.portal_messages import PortalMessage
 from triomq.sync.lifetime import BlockingLifetime
+from triomq.sync.received import BlockingMessage
 
 
-class LeasedMessage(PortalMessage[client.LeasedMessage]):
+class LeasedMessage(BlockingMessage[client.LeasedMessage]):
     """A blocking ``triomq.LeasedMessage``: the same fields, to be acked in time."""
 
     __slots__ = ()
@@ -51,32 +49,6 @@ class LeasedMessage(PortalMessage[client.LeasedMessage]):
     def dead_letter(self, *, timeout: float | None = None) -> None:
         """Move the message to the dead letters; see ``triomq.LeasedMessage.dead_letter``."""
         self._portal.call(timeout, self._message.dead_letter)
-
-    def reply(
-        self,
-        body: bytes,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,
-    ) -> None:
-        """Answer a request; see ``triomq.LeasedMessage.reply``."""
-        self._portal.call(None, self._message.reply, body, properties=properties, timeout=timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.settled:
-            return
-        if error is None:
-            self.ack()
-        elif isinstance(error, Exception):
-            self.retry()
 
 
 class SimpleConsumerBase(BlockingLifetime[client.SimpleConsumer]):
