@@ -5,8 +5,8 @@ The generated classes add the rest.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Self, SupportsIndex
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Self, SupportsIndex, TypeVar
 
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_asyncio, call_in_loop
@@ -20,6 +20,9 @@ from triomq.client.core.arguments import (
 )
 from triomq.client.core.portal import HandOver
 from triomq.client.sdk.portal_messages import Prefetch
+
+M = TypeVar("M")
+V = TypeVar("V")
 
 
 class PushConsumerBase(AsyncioLifetime[client.PushConsumer]):
@@ -79,24 +82,24 @@ class PushConsumerBase(AsyncioLifetime[client.PushConsumer]):
             )
 
     def _handling(self, handler: Handler) -> client.Handler:
-        require_one_argument(handler)
-        awaited = awaiting(handler)
-
-        async def handle(message: client.ReceivedMessage) -> None:
-            assert self._loop is not None
-            view = ReceivedMessage(message, self._portal)
-            require_nothing(handler, await call_in_asyncio(self._loop, awaited, view))
-
-        return handle
+        return self._handled(handler, lambda message: ReceivedMessage(message, self._portal))
 
     def _handling_batches(self, handler: BatchHandler) -> client.BatchHandler:
+        return self._handled(
+            handler, lambda messages: [ReceivedMessage(each, self._portal) for each in messages]
+        )
+
+    def _handled(
+        self, handler: Callable[[V], Awaitable[None]], view: Callable[[M], V]
+    ) -> Callable[[M], Awaitable[None]]:
+        """Return a handler for Trio, which gives the view of a message or batch to ``handler``."""
         require_one_argument(handler)
         awaited = awaiting(handler)
 
-        async def handle(messages: list[client.ReceivedMessage]) -> None:
+        async def handle(received: M) -> None:
             assert self._loop is not None
-            views = [ReceivedMessage(message, self._portal) for message in messages]
-            require_nothing(handler, await call_in_asyncio(self._loop, awaited, views))
+            outcome = await call_in_asyncio(self._loop, awaited, view(received))
+            require_nothing(handler, outcome)
 
         return handle
 

@@ -6,10 +6,10 @@ The generated classes add the rest.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from math import inf
-from typing import Self, SupportsIndex
+from typing import Self, SupportsIndex, TypeVar
 
 import trio
 
@@ -26,6 +26,9 @@ from triomq.client.core.portal import HandOver
 from triomq.client.sdk.portal_messages import Prefetch
 from triomq.sync.lifetime import BlockingLifetime
 from triomq.sync.received import BatchHandler, Handler, ReceivedMessage
+
+M = TypeVar("M")
+V = TypeVar("V")
 
 
 class PushConsumerBase(BlockingLifetime[client.PushConsumer]):
@@ -99,29 +102,25 @@ class PushConsumerBase(BlockingLifetime[client.PushConsumer]):
 
     def _handling(self, handler: Handler) -> client.Handler:
         check_plain("handler", handler)
-        require_one_argument(handler)
-        plain: Callable[[ReceivedMessage], object] = handler
-
-        async def handle(message: client.ReceivedMessage) -> None:
-            view = ReceivedMessage(message, self._portal)
-            # A thread cannot be cancelled: after `shutdown_timeout` it is left alone, and settling
-            # its message has no effect.
-            outcome = await trio.to_thread.run_sync(
-                plain, view, limiter=self._limiter, abandon_on_cancel=True
-            )
-            require_nothing(handler, outcome)
-
-        return handle
+        return self._handled(handler, lambda message: ReceivedMessage(message, self._portal))
 
     def _handling_batches(self, handler: BatchHandler) -> client.BatchHandler:
         check_plain("batch_handler", handler)
-        require_one_argument(handler)
-        plain: Callable[[list[ReceivedMessage]], object] = handler
+        return self._handled(
+            handler, lambda messages: [ReceivedMessage(each, self._portal) for each in messages]
+        )
 
-        async def handle(messages: list[client.ReceivedMessage]) -> None:
-            views = [ReceivedMessage(message, self._portal) for message in messages]
+    def _handled(
+        self, handler: Callable[[V], object], view: Callable[[M], V]
+    ) -> Callable[[M], Awaitable[None]]:
+        """Return a handler for Trio, which gives the view of a message or batch to ``handler``."""
+        require_one_argument(handler)
+
+        async def handle(received: M) -> None:
+            # A thread cannot be cancelled: after `shutdown_timeout` it is left alone, and settling
+            # its message has no effect.
             outcome = await trio.to_thread.run_sync(
-                plain, views, limiter=self._limiter, abandon_on_cancel=True
+                handler, view(received), limiter=self._limiter, abandon_on_cancel=True
             )
             require_nothing(handler, outcome)
 
