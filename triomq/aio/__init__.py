@@ -15,13 +15,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from triomq.aio.idempotency import OnceHandler, OnceTransaction, once
-from triomq.aio.probes import Probes
 from triomq.aio.producer import Producer
 from triomq.aio.pull_consumer import PullConsumer
 from triomq.aio.push_consumer import PushConsumer
 from triomq.aio.received import BatchHandler, Handler, ReceivedMessage
 from triomq.aio.receiving import LeasedMessage
-from triomq.aio.running import run
+from triomq.aio.running import Probes, run
 from triomq.aio.simple_consumer import SimpleConsumer
 from triomq.aio.transactions import Transaction
 from triomq.client import shared_names as _shared

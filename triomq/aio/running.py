@@ -1,11 +1,13 @@
-"""``triomq.aio.run``: an asyncio program that ends in order when a signal comes."""
+"""``triomq.aio.run``: an asyncio program that ends in order when a signal comes; its probes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, TypeVarTuple
+from typing import Any, SupportsIndex, TypeVar, TypeVarTuple
 
+from triomq import client
+from triomq.aio.calls import AsyncioLifetime
 from triomq.client.runner.stop_signals import StopSignals
 
 R = TypeVar("R")
@@ -33,3 +35,16 @@ async def _main(
         if signals.received is None:
             raise
         return None
+
+
+class Probes(AsyncioLifetime[client.Probes]):
+    """A ``triomq.Probes`` for asyncio, of objects of this package; see there."""
+
+    def __init__(
+        self,
+        *clients: AsyncioLifetime[Any],
+        port: SupportsIndex,
+        host: str = "127.0.0.1",
+    ) -> None:
+        targets: list[Any] = [getattr(each, "_target", each) for each in clients]
+        super().__init__(client.Probes(*targets, port=port, host=host))

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client import shared_names as _shared
 from triomq.sync.idempotency import OnceHandler, OnceTransaction, once
-from triomq.sync.probes import Probes
 from triomq.sync.producer import Producer
 from triomq.sync.pull_consumer import PullConsumer
 from triomq.sync.push_consumer import PushConsumer
 from triomq.sync.received import BatchHandler, Handler, ReceivedMessage
 from triomq.sync.receiving import LeasedMessage
-from triomq.sync.running import run
+from triomq.sync.running import Probes, run
 from triomq.sync.simple_consumer import SimpleConsumer
 from triomq.sync.transactions import Transaction
 

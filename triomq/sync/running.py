@@ -1,11 +1,13 @@
-"""``triomq.sync.run``: a blocking program that ends in order when a signal comes."""
+"""``triomq.sync.run``: a blocking program that ends in order when a signal comes; its probes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NoReturn, TypeVar, TypeVarTuple
+from typing import Any, NoReturn, SupportsIndex, TypeVar, TypeVarTuple
 
+from triomq import client
 from triomq.client.runner.stop_signals import StopSignals
+from triomq.sync.lifetime import BlockingLifetime
 
 R = TypeVar("R")
 Args = TypeVarTuple("Args")
@@ -30,3 +32,16 @@ def run(main: Callable[[*Args], R], *args: *Args) -> R | None:
             return main(*args)
         except StopRequested:
             return None
+
+
+class Probes(BlockingLifetime[client.Probes]):
+    """A ``triomq.Probes`` for threads, of objects of this package; see there."""
+
+    def __init__(
+        self,
+        *clients: BlockingLifetime[Any],
+        port: SupportsIndex,
+        host: str = "127.0.0.1",
+    ) -> None:
+        targets: list[Any] = [getattr(each, "_target", each) for each in clients]
+        super().__init__(client.Probes(*targets, port=port, host=host))
