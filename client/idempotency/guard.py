@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -86,17 +87,14 @@ class Guard:
             return self.store.begin(scope, key)  # type: ignore[attr-defined,no-any-return]
         return self.store.claim(scope, key)
 
-    def pauses(self) -> Iterator[float]:
-        """Yield the seconds between tries, until ``wait`` is over."""
+    def pauses(self, message: MessageView) -> Iterator[float]:
+        """Yield the seconds between tries until ``wait`` is over. Raises: ``ClaimBusy`` then."""
         end, pause = time.monotonic() + self.wait, _PAUSE_FIRST
         while (left := end - time.monotonic()) > 0:
             yield min(pause, left)
             pause = min(pause * 2, _PAUSE_MAX)
-
-    def gave_up(self, message: MessageView) -> ClaimBusy:
-        """Count a message that stayed busy; return the error."""
         self.busy += 1
-        return ClaimBusy(
+        raise ClaimBusy(
             f"message {message.message_id} of {message.topic}: another consumer has worked on it"
             f" for {self.wait:g} s (or died at it, and its lease is not over); it comes again later"
         )
@@ -143,6 +141,24 @@ class Guard:
             f" than the lease of {self.store.lease:g} s, so another consumer may have it: make the"
             " lease of the store longer than a handler can take"
         )
+
+
+class GuardedHandler:
+    """What the ``OnceHandler`` of each interface is made of."""
+
+    __call__: Callable[..., Any]
+
+    def __init__(self, handler: Callable[..., object], guard: Guard) -> None:
+        functools.update_wrapper(self, handler)
+        self._name = getattr(handler, "__qualname__", repr(handler))
+        self._guard = guard
+
+    def __repr__(self) -> str:
+        return f"<OnceHandler of {self._name}, {self._guard.store!r}>"
+
+    def statistics(self) -> OnceStatistics:
+        """Return how many messages were handled, left out as duplicates, failed …"""
+        return self._guard.statistics()
 
 
 def make_guard(

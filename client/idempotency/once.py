@@ -11,7 +11,7 @@ import trio
 
 from triomq.client.core.arguments import awaiting, require_nothing
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
-from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
+from triomq.client.idempotency.guard import Guard, GuardedHandler, KeyOf, make_guard
 from triomq.client.idempotency.sql_store import rows
 from triomq.client.receiving.message_view import MessageView
 from triomq.client.receiving.received import ReceivedMessage
@@ -56,21 +56,16 @@ def _execute(connection: Any, statement: str, parameters: Sequence[object]) -> S
     return rows(connection.execute(statement, parameters))
 
 
-class OnceHandler:
+class OnceHandler(GuardedHandler):
     """A handler whose effect happens once for each message; made by ``once``."""
 
     def __init__(self, handler: Callable[..., Awaitable[object]], guard: Guard) -> None:
-        functools.update_wrapper(self, handler)
-        self._name = getattr(handler, "__qualname__", repr(handler))
+        super().__init__(handler, guard)
         one = awaiting(handler)
         self._handler = awaiting(lambda both: handler(*both)) if guard.transaction else one
-        self._guard = guard
         # Two limits: those that wait for a key must not keep the holder's own calls waiting.
         self._claiming = trio.CapacityLimiter(_THREADS_MAX)
         self._working = trio.CapacityLimiter(_THREADS_MAX)
-
-    def __repr__(self) -> str:
-        return f"<OnceHandler of {self._name}, {self._guard.store!r}>"
 
     async def __call__(self, message: ReceivedMessage) -> None:
         """Handle a message, unless that was done before. When this returns, it is done.
@@ -101,28 +96,19 @@ class OnceHandler:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(step, message, held, limiter=self._working)
 
-    def statistics(self) -> OnceStatistics:
-        """Return how many messages were handled, left out as duplicates, failed …"""
-        return self._guard.statistics()
-
     async def _claim(self, message: ReceivedMessage) -> tuple[Held[Any] | None, float]:
         """Return the key, and when its lease ends; None for a message that is done."""
         guard = self._guard
         scope, key = guard.identify(message)
-        pauses = guard.pauses()
+        pauses = guard.pauses(message)
         while True:
             deadline = trio.current_time() + guard.store.lease
             outcome = await trio.to_thread.run_sync(
                 guard.attempt, scope, key, limiter=self._claiming
             )
-            if isinstance(outcome, Done):
-                return None, deadline
             if not isinstance(outcome, Busy):
-                return outcome, deadline
-            pause = next(pauses, None)
-            if pause is None:
-                raise guard.gave_up(message)
-            await trio.sleep(pause)
+                return None if isinstance(outcome, Done) else outcome, deadline
+            await trio.sleep(next(pauses))
 
 
 @overload

@@ -15,7 +15,7 @@ from triomq.aio.received import ReceivedMessage
 from triomq.client.core.arguments import awaiting, require_nothing
 from triomq.client.core.errors import HandlerInvalid, NotRunning
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
-from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
+from triomq.client.idempotency.guard import Guard, GuardedHandler, KeyOf, make_guard
 from triomq.client.idempotency.sql_store import rows
 
 C = TypeVar("C")
@@ -72,21 +72,16 @@ async def _ended(future: asyncio.Future[Any]) -> None:
         raise cancelled
 
 
-class OnceHandler:
+class OnceHandler(GuardedHandler):
     """A handler whose effect happens once for each message; made by ``once``."""
 
     def __init__(self, handler: Callable[..., Awaitable[object]], guard: Guard) -> None:
-        functools.update_wrapper(self, handler)
-        self._name = getattr(handler, "__qualname__", repr(handler))
+        super().__init__(handler, guard)
         one = awaiting(handler)
         self._handler = awaiting(lambda both: handler(*both)) if guard.transaction else one
-        self._guard = guard
         # Two pools: those that wait for a key must not keep the holder's own calls waiting.
         self._claiming = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="triomq-once-claim")
         self._working = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="triomq-once")
-
-    def __repr__(self) -> str:
-        return f"<OnceHandler of {self._name}, {self._guard.store!r}>"
 
     async def __call__(self, message: ReceivedMessage) -> None:
         """Handle a message, unless that was done before. When this returns, it is done.
@@ -120,15 +115,11 @@ class OnceHandler:
             raise
         await _in_thread(self._working, functools.partial(guard.settle, message, held))
 
-    def statistics(self) -> OnceStatistics:
-        """Return how many messages were handled, left out as duplicates, failed …"""
-        return self._guard.statistics()
-
     async def _claim(self, message: ReceivedMessage) -> tuple[Held[Any] | None, float]:
         """Return the key, and when its lease ends; None for a message that is done."""
         guard = self._guard
         scope, key = guard.identify(message)
-        pauses = guard.pauses()
+        pauses = guard.pauses(message)
         loop = asyncio.get_running_loop()
         while True:
             deadline = loop.time() + guard.store.lease
@@ -141,14 +132,9 @@ class OnceHandler:
                     await _in_thread(self._working, functools.partial(guard.give_up, message, late))
                 raise
             outcome = trial.result()
-            if isinstance(outcome, Done):
-                return None, deadline
             if not isinstance(outcome, Busy):
-                return outcome, deadline
-            pause = next(pauses, None)
-            if pause is None:
-                raise guard.gave_up(message)
-            await asyncio.sleep(pause)
+                return None if isinstance(outcome, Done) else outcome, deadline
+            await asyncio.sleep(next(pauses))
 
 
 @overload

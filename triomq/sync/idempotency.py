@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
@@ -11,7 +10,7 @@ import attrs
 
 from triomq.client.core.arguments import check_plain, require_nothing
 from triomq.client.idempotency.claims import Busy, Done, Held, OnceStore, TransactionalOnceStore
-from triomq.client.idempotency.guard import Guard, KeyOf, OnceStatistics, make_guard
+from triomq.client.idempotency.guard import Guard, GuardedHandler, KeyOf, make_guard
 from triomq.client.idempotency.sql_store import rows
 from triomq.sync.received import ReceivedMessage
 
@@ -37,18 +36,13 @@ class OnceTransaction(Generic[C]):
         return rows(connection.execute(statement, parameters))
 
 
-class OnceHandler:
+class OnceHandler(GuardedHandler):
     """A handler whose effect happens once for each message; made by ``once``."""
 
     def __init__(self, handler: Callable[..., object], guard: Guard) -> None:
         check_plain("handler", handler)
-        functools.update_wrapper(self, handler)
-        self._name = getattr(handler, "__qualname__", repr(handler))
+        super().__init__(handler, guard)
         self._handler = handler
-        self._guard = guard
-
-    def __repr__(self) -> str:
-        return f"<OnceHandler of {self._name}, {self._guard.store!r}>"
 
     def __call__(self, message: ReceivedMessage) -> None:
         """Handle a message, unless that was done before. When this returns, it is done.
@@ -70,20 +64,13 @@ class OnceHandler:
             raise
         guard.settle(message, held)
 
-    def statistics(self) -> OnceStatistics:
-        """Return how many messages were handled, left out as duplicates, failed …"""
-        return self._guard.statistics()
-
     def _claim(self, message: ReceivedMessage) -> Held[Any] | None:
         """Return the key; None for a message that is done."""
         guard = self._guard
         scope, key = guard.identify(message)
-        pauses = guard.pauses()
+        pauses = guard.pauses(message)
         while isinstance(outcome := guard.attempt(scope, key), Busy):
-            pause = next(pauses, None)
-            if pause is None:
-                raise guard.gave_up(message)
-            time.sleep(pause)
+            time.sleep(next(pauses))
         return None if isinstance(outcome, Done) else outcome
 
 
