@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 
 from triomq.client.spark.offsets import Queue
+from triomq.client.spark.option_values import integer
 
 EARLIEST = -2
 LATEST = -1
@@ -107,6 +108,14 @@ def parse_end(value: str) -> OffsetOption:
     return OffsetOption(
         checked_tree(value, f"it must be latest or JSON like {SHAPE} without -2", least=LATEST)
     )
+
+
+def parse_time(value: str) -> OffsetOption:
+    """Parse ``startingTimestamp`` and ``endingTimestamp``: one time (epoch, ms) for all queues.
+
+    Raises: ValueError with the rule.
+    """
+    return OffsetOption({ANY: integer(0)(value)})
 
 
 def parse_times(value: str) -> OffsetOption:

@@ -6,7 +6,7 @@ typing error must not change a query silently.
 
 import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -22,66 +22,61 @@ IGNORED = frozenset({"path", "inferschema", "mergeschema", "queryname", "checkpo
 """options of Spark itself"""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Option:
-    """One option: its names, its default as users would write it, and its meaning."""
+    """One option: its names, its parser, and its default as users would write it."""
 
     name: str
     parse: Callable[[str], Any]
-    default: str | None
-    meaning: str
-    aliases: tuple[str, ...] = ()
-    stream: bool = True
-    batch: bool = True
-    batch_default: str | None = None
+    default: str | None = None
+    absent: Any = attrs.field(default=None, kw_only=True)
+    """the value of an option that is not given and has no default"""
+    aliases: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    stream: bool = attrs.field(default=True, kw_only=True)
+    batch: bool = attrs.field(default=True, kw_only=True)
+    batch_default: str | None = attrs.field(default=None, kw_only=True)
+
+    def field(self) -> Any:
+        """Return the field of a class of options that holds the value."""
+        return attrs.field(metadata={"option": self})
 
 
-NAME_SERVER = Option(
-    name="nameServer",
-    parse=addresses,
-    default=None,
-    aliases=("rocketmq.namesrv.addr",),
-    meaning="name servers, `host:port;host:port`; required",
-)
-ACCESS_OPTIONS: tuple[Option, ...] = (
-    Option(
-        name="useTls",
-        parse=boolean,
-        default=None,
-        meaning="connect with TLS; by default if a TLS file is named",
-    ),
-    Option(
-        name="tlsCaFile",
-        parse=text,
-        default=None,
-        meaning=(
-            "PEM file of the certificate authorities to trust, on every node; default: the system's"
-        ),
-    ),
-    Option(
-        name="tlsConfigFile",
-        parse=text,
-        default=None,
-        meaning=(
-            "a `tls.properties` file on the driver, for client certificates and host names; the"
-            " files that it names must be on every node"
-        ),
-    ),
-    Option(
-        name="accessKey", parse=text, default=None, meaning="sign requests with this access key"
-    ),
-    Option(
-        name="secretKey",
-        parse=text,
-        default=None,
-        meaning="the secret key; `env:NAME` takes it from an environment variable of the driver",
-    ),
-)
-"""TLS and credentials"""
+def option(name: str, parse: Callable[[str], Any], default: str | None = None, **more: Any) -> Any:
+    """Declare an option as a field of a class; the text below the field is its meaning."""
+    return Option(name, parse, default, **more).field()
+
+
+def options_of(kind: type[attrs.AttrsInstance]) -> dict[str, Option]:
+    """Return the options that a class declares, by the name of their field."""
+    return {
+        field.name: field.metadata["option"]
+        for field in attrs.fields(kind)
+        if "option" in field.metadata
+    }
+
+
+NAME_SERVER = Option("nameServer", addresses, aliases=("rocketmq.namesrv.addr",))
+
+
+@attrs.frozen(kw_only=True)
+class AccessOptions:
+    """TLS and credentials, as users write them."""
+
+    use_tls: bool | None = option("useTls", boolean)
+    """connect with TLS; by default if a TLS file is named"""
+    ca_file: str | None = option("tlsCaFile", text)
+    """PEM file of the certificate authorities to trust, on every node; default: the system's"""
+    config_file: str | None = option("tlsConfigFile", text)
+    """a `tls.properties` file on the driver, for client certificates and host names; the files that
+    it names must be on every node"""
+    access_key: str | None = option("accessKey", text)
+    """sign requests with this access key"""
+    secret_key: str | None = option("secretKey", text)
+    """the secret key; `env:NAME` takes it from an environment variable of the driver"""
 
 
 def parse_table(
-    table: Sequence[Option],
+    table: Mapping[str, Option],
     options: Mapping[str, str],
     not_offered: Mapping[str, str],
     *,
@@ -89,22 +84,27 @@ def parse_table(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Read the options of a query.
 
-    ``not_offered``: names in lower case that users may expect → what to do instead.
+    ``table``: field → its option. ``not_offered``: names in lower case that users may expect → what
+    to do instead.
 
-    Returns: option name → value, for all of the table; option name → the name that the user wrote.
+    Returns: field → value, for all of the table; option name → the name that the user wrote.
     Raises: OptionError that names the option, the cause and the rule.
     """
-    known = {name.lower(): option for option in table for name in (option.name, *option.aliases)}
-    values: dict[str, Any] = {
-        option.name: default_of(option, streaming=streaming) for option in table
+    fields = {
+        name.lower(): field
+        for field, option in table.items()
+        for name in (option.name, *option.aliases)
     }
+    values = {field: default_of(option, streaming=streaming) for field, option in table.items()}
     given: dict[str, str] = {}
     for key, raw in options.items():
-        option = known.get(key.lower())
-        if option is None:
+        if key.lower() not in fields:
             if key.lower() in IGNORED:
                 continue
+            known = {name: table[field].name for name, field in fields.items()}
             raise unknown_option(key, known, not_offered)
+        field = fields[key.lower()]
+        option = table[field]
         if not (option.stream if streaming else option.batch):
             raise OptionError(
                 f"option {option.name!r} has no meaning for a"
@@ -115,8 +115,8 @@ def parse_table(
                 f"options {given[option.name]!r} and {key!r} mean the same; give one of them"
             )
         given[option.name] = key
-        values[option.name] = parsed(option, raw)
-    if NAME_SERVER in table and not values[NAME_SERVER.name]:
+        values[field] = parsed(option, raw)
+    if NAME_SERVER in table.values() and not values["name_server"]:
         raise OptionError(
             'option \'nameServer\' is missing; add .option("nameServer", "host:9876"). In SQL a'
             " table of CREATE TABLE … USING rocketmq keeps no options for Python sources: use"
@@ -126,12 +126,15 @@ def parse_table(
     return values, given
 
 
-def access_of(values: Mapping[str, Any]) -> Access:
-    """Return TLS and credentials of the options, otherwise of the driver's environment.
+def take_access(values: dict[str, Any]) -> Access:
+    """Take the values of ``AccessOptions`` out, and return TLS and credentials.
+
+    Without options, those of the driver's environment.
 
     Raises: OptionError.
     """
-    use_tls, ca_file, config_file = values["useTls"], values["tlsCaFile"], values["tlsConfigFile"]
+    given = AccessOptions(**{field: values.pop(field) for field in options_of(AccessOptions)})
+    use_tls, ca_file, config_file = given.use_tls, given.ca_file, given.config_file
     if use_tls is False and (ca_file or config_file):
         raise OptionError(
             "option 'useTls' is false, and a file for TLS is named; leave one of them out"
@@ -141,7 +144,7 @@ def access_of(values: Mapping[str, Any]) -> Access:
             "give one of the options 'tlsCaFile' and 'tlsConfigFile'; the file has"
             " tls.client.trustCertPath"
         )
-    access_key, secret_key = values["accessKey"], values["secretKey"]
+    access_key, secret_key = given.access_key, given.secret_key
     if (access_key is None) != (secret_key is None):
         raise OptionError("options 'accessKey' and 'secretKey' belong together; give both")
     if secret_key is not None and secret_key.startswith("env:"):
@@ -160,7 +163,7 @@ def access_of(values: Mapping[str, Any]) -> Access:
             tls = Tls(ca_file=ca_file)
         credentials = (
             Credentials(access_key=access_key, secret_key=secret_key)
-            if access_key is not None
+            if access_key is not None and secret_key is not None
             else None
         )
         access = Access(tls=tls, credentials=credentials)
@@ -174,7 +177,7 @@ def access_of(values: Mapping[str, Any]) -> Access:
 
 def default_of(option: Option, *, streaming: bool) -> Any:
     default = option.batch_default if not streaming and option.batch_default else option.default
-    return None if default is None else parsed(option, default)
+    return option.absent if default is None else parsed(option, default)
 
 
 def parsed(option: Option, raw: str) -> Any:
@@ -189,7 +192,7 @@ def parsed(option: Option, raw: str) -> Any:
 
 
 def unknown_option(
-    key: str, known: Mapping[str, Option], not_offered: Mapping[str, str]
+    key: str, known: Mapping[str, str], not_offered: Mapping[str, str]
 ) -> OptionError:
     """Return the error for a name that is not in the table."""
     if key.lower() in not_offered:
@@ -202,6 +205,6 @@ def unknown_option(
             f"option {key!r} belongs to Spark's Kafka source and has no meaning here; remove it"
         )
     near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.5)
-    names = dict.fromkeys(option.name for option in known.values())
-    hint = f"did you mean {known[near[0]].name!r}?" if near else f"known are {', '.join(names)}"
+    names = dict.fromkeys(known.values())
+    hint = f"did you mean {known[near[0]]!r}?" if near else f"known are {', '.join(names)}"
     return OptionError(f"unknown option {key!r}; {hint}")

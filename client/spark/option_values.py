@@ -23,7 +23,7 @@ def text(value: str) -> str:
     return value.strip()
 
 
-def pattern(value: str) -> re.Pattern[str]:
+def regular_expression(value: str) -> re.Pattern[str]:
     try:
         return re.compile(text(value))
     except re.error as error:
@@ -74,6 +74,11 @@ def milliseconds(value: str) -> int:
     return int(match[1]) * TIME_UNITS_MS[match[2]]
 
 
+def seconds(value: str) -> float:
+    """Parse a time as ``milliseconds`` does."""
+    return milliseconds(value) / 1000
+
+
 def one_of(*choices: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if value.strip().lower() not in choices:
@@ -88,7 +93,7 @@ def addresses(value: str) -> tuple[str, ...]:
     return tuple(parse_address_list(value))
 
 
-def topics(value: str) -> tuple[str, ...]:
+def topic_names(value: str) -> tuple[str, ...]:
     """Parse comma-separated topic names."""
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
     if not names:

@@ -17,15 +17,17 @@ from triomq.client.spark.offset_options import (
     OffsetOption,
     parse_end,
     parse_start,
+    parse_time,
     parse_times,
 )
 from triomq.client.spark.offsets import Queue
 from triomq.client.spark.option_table import (
-    ACCESS_OPTIONS,
     NAME_SERVER,
-    Option,
-    access_of,
+    AccessOptions,
+    option,
+    options_of,
     parse_table,
+    take_access,
 )
 from triomq.client.spark.option_values import (
     assignment,
@@ -33,320 +35,119 @@ from triomq.client.spark.option_values import (
     integer,
     milliseconds,
     one_of,
-    pattern,
+    regular_expression,
     size,
     tag_expression,
     text,
-    topics,
+    topic_names,
 )
 from triomq.remoting.client.access import Access
-
-OPTIONS: tuple[Option, ...] = (
-    NAME_SERVER,
-    Option(
-        name="subscribe",
-        parse=topics,
-        default=None,
-        aliases=("topic",),
-        meaning="topics, separated by commas; this, `subscribePattern` or `assign` is required",
-    ),
-    Option(
-        name="subscribePattern",
-        parse=pattern,
-        default=None,
-        meaning=(
-            "a regular expression that whole names of topics match, also of topics that are created"
-            " later; instead of `subscribe`"
-        ),
-    ),
-    Option(
-        name="assign",
-        parse=assignment,
-        default=None,
-        meaning='exactly these queues: `{"topicA":{"broker-a":[0,1]}}`',
-    ),
-    Option(
-        name="startingOffsets",
-        parse=parse_start,
-        default="latest",
-        batch_default="earliest",
-        meaning=(
-            "where a new query begins: `earliest`, `latest` (streams), `group` (the offsets that"
-            " `groupId` has stored), or JSON"
-            ' `{"topicA":{"broker-a":{"0":23,"*":-2}}}` with -2 for earliest and -1 for latest'
-        ),
-    ),
-    Option(
-        name="startingTimestamp",
-        parse=integer(0),
-        default=None,
-        meaning=(
-            "begin with the first message stored at this time (epoch, ms) or later; wins over"
-            " startingOffsets"
-        ),
-    ),
-    Option(
-        name="startingOffsetsByTimestamp",
-        parse=parse_times,
-        default=None,
-        meaning=(
-            "times (epoch, ms) of single queues, in the shape of startingOffsets; wins over"
-            " startingOffsets"
-        ),
-    ),
-    Option(
-        name="startingOffsetsByTimestampStrategy",
-        parse=one_of("error", "latest"),
-        default="error",
-        meaning=(
-            "what to do with queues without a message of that time or later: fail, or begin at"
-            " their end"
-        ),
-    ),
-    Option(
-        name="endingOffsets",
-        parse=parse_end,
-        default="latest",
-        stream=False,
-        meaning=(
-            "where a batch query ends (exclusive): `latest` or JSON as in startingOffsets, -1 for"
-            " latest"
-        ),
-    ),
-    Option(
-        name="endingTimestamp",
-        parse=integer(0),
-        default=None,
-        stream=False,
-        meaning=(
-            "end before the first message stored at this time (epoch, ms) or later; wins over"
-            " endingOffsets"
-        ),
-    ),
-    Option(
-        name="endingOffsetsByTimestamp",
-        parse=parse_times,
-        default=None,
-        stream=False,
-        meaning=(
-            "times (epoch, ms) of single queues, in the shape of endingOffsets; wins over"
-            " endingOffsets"
-        ),
-    ),
-    Option(
-        name="groupOffsetsReset",
-        parse=one_of("earliest", "latest"),
-        default="earliest",
-        meaning="with startingOffsets=group: where queues begin of which the group has no offset",
-    ),
-    Option(
-        name="failOnDataLoss",
-        parse=boolean,
-        default="true",
-        meaning=(
-            "fail when messages are gone before they were read; with false, warn and skip them"
-        ),
-    ),
-    Option(
-        name="maxOffsetsPerTrigger",
-        parse=integer(1),
-        default=None,
-        batch=False,
-        meaning="approximate messages per micro-batch, shared among the queues by backlog",
-    ),
-    Option(
-        name="maxBytesPerTrigger",
-        parse=size(1 << 10, 1 << 50),
-        default=None,
-        batch=False,
-        meaning=(
-            "approximate stored bytes per micro-batch: messages × their mean size, sampled where"
-            " the batch begins; with maxOffsetsPerTrigger the smaller batch wins"
-        ),
-    ),
-    Option(
-        name="minOffsetsPerTrigger",
-        parse=integer(1),
-        default=None,
-        batch=False,
-        meaning="wait until there are about so many messages, at most for `maxTriggerDelay`",
-    ),
-    Option(
-        name="maxTriggerDelay",
-        parse=milliseconds,
-        default="15m",
-        batch=False,
-        meaning="the longest wait for `minOffsetsPerTrigger`",
-    ),
-    Option(
-        name="minPartitions",
-        parse=integer(1),
-        default=None,
-        meaning="approximate least number of tasks: large ranges are cut",
-    ),
-    Option(
-        name="maxRecordsPerPartition",
-        parse=integer(1),
-        default=None,
-        meaning="maximum messages per task",
-    ),
-    Option(
-        name="minRecordsPerPartition",
-        parse=integer(1),
-        default="10000",
-        meaning="ranges with fewer messages share a task",
-    ),
-    Option(
-        name="includeHeaders",
-        parse=boolean,
-        default="false",
-        aliases=("includeProperties",),
-        meaning="adds the column `headers`: all properties",
-    ),
-    Option(
-        name="tags",
-        parse=tag_expression,
-        default="*",
-        meaning="only messages with these tags, `A || B`; the broker filters",
-    ),
-    Option(
-        name="filterSql",
-        parse=text,
-        default=None,
-        meaning=(
-            "only messages for which this SQL92 expression over properties is true; the broker"
-            " filters (`enablePropertyFilter=true`)"
-        ),
-    ),
-    Option(
-        name="groupId",
-        parse=text,
-        default=None,
-        aliases=("kafka.group.id",),
-        meaning="consumer group whose offsets show the query's progress, for lag displays",
-    ),
-    Option(
-        name="groupIdPrefix",
-        parse=text,
-        default="spark-rocketmq-source",
-        meaning="without groupId, prefix of the random group name of the pulls",
-    ),
-    Option(
-        name="commitGroupOffsets",
-        parse=boolean,
-        default=None,
-        batch=False,
-        meaning="write the group's offsets to the brokers; by default if groupId is given",
-    ),
-    Option(
-        name="pullBatchSize",
-        parse=integer(1, 100_000),
-        default="4096",
-        meaning="requested messages per pull; brokers may send fewer",
-    ),
-    Option(
-        name="pullMaxBytes",
-        parse=size(1 << 10, 15 << 20),
-        default="1m",
-        meaning="requested bytes per pull; brokers may send fewer",
-    ),
-    Option(name="pullDepth", parse=integer(1, 64), default="4", meaning="pulls in flight per task"),
-    Option(
-        name="recordBatchBytes",
-        parse=size(1 << 10, 64 << 20),
-        default="1m",
-        meaning="approximate bytes of answers that are decoded together",
-    ),
-    Option(
-        name="pollTimeoutMs",
-        parse=milliseconds,
-        default="120000",
-        aliases=("kafkaConsumer.pollTimeoutMs",),
-        meaning="a task fails after this time without an expected message",
-    ),
-    Option(
-        name="fetchOffset.numRetries",
-        parse=integer(0, 1000),
-        default="5",
-        meaning="retries of a failed request of the driver",
-    ),
-    Option(
-        name="fetchOffset.retryIntervalMs",
-        parse=milliseconds,
-        default="200",
-        meaning="pause before the first retry; doubles each time",
-    ),
-    Option(
-        name="metadataRefreshMs",
-        parse=milliseconds,
-        default="5000",
-        batch=False,
-        meaning="time between two searches for new queues and moved brokers",
-    ),
-    Option(
-        name="pollIntervalMs",
-        parse=milliseconds,
-        default="100",
-        batch=False,
-        meaning="least time between two polls for new messages",
-    ),
-    Option(
-        name="unavailableBrokerPolicy",
-        parse=one_of("wait", "fail"),
-        default="wait",
-        batch=False,
-        meaning="when a broker cannot be reached: pause its queues, or fail the query",
-    ),
-    Option(
-        name="unavailableBrokerTimeout",
-        parse=milliseconds,
-        default="10m",
-        batch=False,
-        meaning="maximum time of such a pause",
-    ),
-    *ACCESS_OPTIONS,
-)
 
 
 @attrs.frozen(kw_only=True)
 class SourceOptions:
     """The checked options of one query. Durations are milliseconds; None means no limit."""
 
-    name_server: tuple[str, ...]
-    subscribe: tuple[str, ...]
-    pattern: re.Pattern[str] | None
-    assign: tuple[Queue, ...]
-    starting_offsets: OffsetOption
-    starting_times: OffsetOption | None
-    """times (epoch, ms) where a new query begins; wins over ``starting_offsets``"""
-    timestamp_strategy: str
-    group_reset: str
-    ending_offsets: OffsetOption
-    ending_times: OffsetOption | None
-    fail_on_data_loss: bool
-    max_offsets_per_trigger: int | None
-    max_bytes_per_trigger: int | None
-    min_offsets_per_trigger: int | None
-    max_trigger_delay_ms: int
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    min_records_per_partition: int
-    include_headers: bool
-    tags: tuple[str, ...]
-    filter_sql: str | None
-    group: str
-    commit_group_offsets: bool
-    pull_batch_size: int
-    pull_max_bytes: int
-    pull_depth: int
-    record_batch_bytes: int
-    poll_timeout_ms: int
-    retries: int
-    retry_interval_ms: int
-    metadata_refresh_ms: int
-    poll_interval_ms: int
-    unavailable_broker_policy: str
-    unavailable_broker_timeout_ms: int
+    name_server: tuple[str, ...] = NAME_SERVER.field()
+    """name servers, `host:port;host:port`; required"""
+    subscribe: tuple[str, ...] = option("subscribe", topic_names, absent=(), aliases=("topic",))
+    """topics, separated by commas; this, `subscribePattern` or `assign` is required"""
+    pattern: re.Pattern[str] | None = option("subscribePattern", regular_expression)
+    """a regular expression that whole names of topics match, also of topics that are created later;
+    instead of `subscribe`"""
+    assign: tuple[Queue, ...] = option("assign", assignment, absent=())
+    """exactly these queues: `{"topicA":{"broker-a":[0,1]}}`"""
+    starting_offsets: OffsetOption = option(
+        "startingOffsets", parse_start, "latest", batch_default="earliest"
+    )
+    """where a new query begins: `earliest`, `latest` (streams), `group` (the offsets that `groupId`
+    has stored), or JSON `{"topicA":{"broker-a":{"0":23,"*":-2}}}` with -2 for earliest and -1 for
+    latest"""
+    starting_time: OffsetOption | None = option("startingTimestamp", parse_time)
+    """begin with the first message stored at this time (epoch, ms) or later; wins over
+    startingOffsets"""
+    starting_times: OffsetOption | None = option("startingOffsetsByTimestamp", parse_times)
+    """times (epoch, ms) of single queues, in the shape of startingOffsets; wins over
+    startingOffsets"""
+    timestamp_strategy: str = option(
+        "startingOffsetsByTimestampStrategy", one_of("error", "latest"), "error"
+    )
+    """what to do with queues without a message of that time or later: fail, or begin at their
+    end"""
+    ending_offsets: OffsetOption = option("endingOffsets", parse_end, "latest", stream=False)
+    """where a batch query ends (exclusive): `latest` or JSON as in startingOffsets, -1 for
+    latest"""
+    ending_time: OffsetOption | None = option("endingTimestamp", parse_time, stream=False)
+    """end before the first message stored at this time (epoch, ms) or later; wins over
+    endingOffsets"""
+    ending_times: OffsetOption | None = option(
+        "endingOffsetsByTimestamp", parse_times, stream=False
+    )
+    """times (epoch, ms) of single queues, in the shape of endingOffsets; wins over endingOffsets"""
+    group_reset: str = option("groupOffsetsReset", one_of("earliest", "latest"), "earliest")
+    """with startingOffsets=group: where queues begin of which the group has no offset"""
+    fail_on_data_loss: bool = option("failOnDataLoss", boolean, "true")
+    """fail when messages are gone before they were read; with false, warn and skip them"""
+    max_offsets_per_trigger: int | None = option("maxOffsetsPerTrigger", integer(1), batch=False)
+    """approximate messages per micro-batch, shared among the queues by backlog"""
+    max_bytes_per_trigger: int | None = option(
+        "maxBytesPerTrigger", size(1 << 10, 1 << 50), batch=False
+    )
+    """approximate stored bytes per micro-batch: messages × their mean size, sampled where the batch
+    begins; with maxOffsetsPerTrigger the smaller batch wins"""
+    min_offsets_per_trigger: int | None = option("minOffsetsPerTrigger", integer(1), batch=False)
+    """wait until there are about so many messages, at most for `maxTriggerDelay`"""
+    max_trigger_delay_ms: int = option("maxTriggerDelay", milliseconds, "15m", batch=False)
+    """the longest wait for `minOffsetsPerTrigger`"""
+    min_partitions: int | None = option("minPartitions", integer(1))
+    """approximate least number of tasks: large ranges are cut"""
+    max_records_per_partition: int | None = option("maxRecordsPerPartition", integer(1))
+    """maximum messages per task"""
+    min_records_per_partition: int = option("minRecordsPerPartition", integer(1), "10000")
+    """ranges with fewer messages share a task"""
+    include_headers: bool = option(
+        "includeHeaders", boolean, "false", aliases=("includeProperties",)
+    )
+    """adds the column `headers`: all properties"""
+    tags: tuple[str, ...] = option("tags", tag_expression, "*")
+    """only messages with these tags, `A || B`; the broker filters"""
+    filter_sql: str | None = option("filterSql", text)
+    """only messages for which this SQL92 expression over properties is true; the broker filters
+    (`enablePropertyFilter=true`)"""
+    group: str = option("groupId", text, aliases=("kafka.group.id",))
+    """consumer group whose offsets show the query's progress, for lag displays"""
+    group_prefix: str = option("groupIdPrefix", text, "spark-rocketmq-source")
+    """without groupId, prefix of the random group name of the pulls"""
+    commit_group_offsets: bool = option("commitGroupOffsets", boolean, batch=False)
+    """write the group's offsets to the brokers; by default if groupId is given"""
+    pull_batch_size: int = option("pullBatchSize", integer(1, 100_000), "4096")
+    """requested messages per pull; brokers may send fewer"""
+    pull_max_bytes: int = option("pullMaxBytes", size(1 << 10, 15 << 20), "1m")
+    """requested bytes per pull; brokers may send fewer"""
+    pull_depth: int = option("pullDepth", integer(1, 64), "4")
+    """pulls in flight per task"""
+    record_batch_bytes: int = option("recordBatchBytes", size(1 << 10, 64 << 20), "1m")
+    """approximate bytes of answers that are decoded together"""
+    poll_timeout_ms: int = option(
+        "pollTimeoutMs", milliseconds, "120000", aliases=("kafkaConsumer.pollTimeoutMs",)
+    )
+    """a task fails after this time without an expected message"""
+    retries: int = option("fetchOffset.numRetries", integer(0, 1000), "5")
+    """retries of a failed request of the driver"""
+    retry_interval_ms: int = option("fetchOffset.retryIntervalMs", milliseconds, "200")
+    """pause before the first retry; doubles each time"""
+    metadata_refresh_ms: int = option("metadataRefreshMs", milliseconds, "5000", batch=False)
+    """time between two searches for new queues and moved brokers"""
+    poll_interval_ms: int = option("pollIntervalMs", milliseconds, "100", batch=False)
+    """least time between two polls for new messages"""
+    unavailable_broker_policy: str = option(
+        "unavailableBrokerPolicy", one_of("wait", "fail"), "wait", batch=False
+    )
+    """when a broker cannot be reached: pause its queues, or fail the query"""
+    unavailable_broker_timeout_ms: int = option(
+        "unavailableBrokerTimeout", milliseconds, "10m", batch=False
+    )
+    """maximum time of such a pause"""
     access: Access = attrs.field(factory=Access)
     """TLS and credentials; sent to the executors"""
 
@@ -384,6 +185,10 @@ class SourceOptions:
         return f"{zlib.crc32(text.encode()):08x}" if self.filters else None
 
 
+OPTIONS = {**options_of(SourceOptions), **options_of(AccessOptions)}
+"""field → option, in the order of the documentation"""
+
+
 def parse_options(
     options: Mapping[str, str], *, streaming: bool, query: str = "0"
 ) -> SourceOptions:
@@ -395,53 +200,18 @@ def parse_options(
     """
     values, given = parse_table(OPTIONS, options, {}, streaming=streaming)
     check_together(values, given, streaming=streaming)
-    if values["commitGroupOffsets"] is None:
-        values["commitGroupOffsets"] = streaming and "groupId" in given
-    return SourceOptions(
-        name_server=values["nameServer"],
-        subscribe=values["subscribe"] or (),
-        pattern=values["subscribePattern"],
-        assign=values["assign"] or (),
-        starting_offsets=values["startingOffsets"],
-        starting_times=times_of(values, "starting"),
-        timestamp_strategy=values["startingOffsetsByTimestampStrategy"],
-        ending_offsets=values["endingOffsets"],
-        ending_times=times_of(values, "ending"),
-        group_reset=values["groupOffsetsReset"],
-        fail_on_data_loss=values["failOnDataLoss"],
-        max_offsets_per_trigger=values["maxOffsetsPerTrigger"],
-        max_bytes_per_trigger=values["maxBytesPerTrigger"],
-        min_offsets_per_trigger=values["minOffsetsPerTrigger"],
-        max_trigger_delay_ms=values["maxTriggerDelay"],
-        min_partitions=values["minPartitions"],
-        max_records_per_partition=values["maxRecordsPerPartition"],
-        min_records_per_partition=values["minRecordsPerPartition"],
-        include_headers=values["includeHeaders"],
-        tags=values["tags"],
-        filter_sql=values["filterSql"],
-        group=values["groupId"] or f"{values['groupIdPrefix']}-{query}",
-        commit_group_offsets=values["commitGroupOffsets"],
-        pull_batch_size=values["pullBatchSize"],
-        pull_max_bytes=values["pullMaxBytes"],
-        pull_depth=values["pullDepth"],
-        record_batch_bytes=values["recordBatchBytes"],
-        poll_timeout_ms=values["pollTimeoutMs"],
-        retries=values["fetchOffset.numRetries"],
-        retry_interval_ms=values["fetchOffset.retryIntervalMs"],
-        metadata_refresh_ms=values["metadataRefreshMs"],
-        poll_interval_ms=values["pollIntervalMs"],
-        unavailable_broker_policy=values["unavailableBrokerPolicy"],
-        unavailable_broker_timeout_ms=values["unavailableBrokerTimeout"],
-        access=access_of(values),
-    )
+    if values["commit_group_offsets"] is None:
+        values["commit_group_offsets"] = streaming and "groupId" in given
+    values["group"] = values["group"] or f"{values['group_prefix']}-{query}"
+    join_times(values)
+    access = take_access(values)
+    return SourceOptions(**values, access=access)
 
 
-def times_of(values: Mapping[str, Any], which: str) -> OffsetOption | None:
-    """Return the times of ``startingTimestamp`` or ``startingOffsetsByTimestamp`` (or ending…)."""
-    if values[f"{which}Timestamp"] is not None:
-        return OffsetOption({ANY: values[f"{which}Timestamp"]})
-    times: OffsetOption | None = values[f"{which}OffsetsByTimestamp"]
-    return times
+def join_times(values: dict[str, Any]) -> None:
+    """Let the one time of ``startingTimestamp`` (``endingTimestamp``) win over those of queues."""
+    for which in ("starting", "ending"):
+        values[f"{which}_times"] = values[f"{which}_time"] or values[f"{which}_times"]
 
 
 def check_together(values: Mapping[str, Any], given: Mapping[str, str], *, streaming: bool) -> None:
@@ -449,22 +219,22 @@ def check_together(values: Mapping[str, Any], given: Mapping[str, str], *, strea
 
     Raises: OptionError.
     """
-    if sum(bool(values[name]) for name in ("subscribe", "subscribePattern", "assign")) != 1:
+    if sum(bool(values[field]) for field in ("subscribe", "pattern", "assign")) != 1:
         raise OptionError(
             "give exactly one of the options 'subscribe', 'subscribePattern' and 'assign'"
         )
-    if values["commitGroupOffsets"] and "groupId" not in given:
+    if values["commit_group_offsets"] and "groupId" not in given:
         raise OptionError(
             "option 'commitGroupOffsets' needs 'groupId': offsets are kept under a group's name"
         )
-    if values["tags"] and values["filterSql"] is not None:
+    if values["tags"] and values["filter_sql"] is not None:
         raise OptionError("give one of the options 'tags' and 'filterSql'")
-    most, least = values["maxOffsetsPerTrigger"], values["minOffsetsPerTrigger"]
+    most, least = values["max_offsets_per_trigger"], values["min_offsets_per_trigger"]
     if most is not None and least is not None and least > most:
         raise OptionError(
             f"option 'minOffsetsPerTrigger' = {least} is more than 'maxOffsetsPerTrigger' = {most}"
         )
-    start: OffsetOption = values["startingOffsets"]
+    start: OffsetOption = values["starting_offsets"]
     if not streaming and start.allows_latest:
         raise OptionError(
             "a batch query cannot begin at latest (-1); give 'startingOffsets' as earliest or"
@@ -472,18 +242,14 @@ def check_together(values: Mapping[str, Any], given: Mapping[str, str], *, strea
         )
     if start.tree == {ANY: GROUP} and "groupId" not in given:
         raise OptionError("option 'startingOffsets' = 'group' needs 'groupId'")
-    if values["subscribePattern"]:
+    if values["pattern"]:
         return
     named = set(values["subscribe"] or (queue.topic for queue in values["assign"]))
-    for option in (
-        "startingOffsets",
-        "endingOffsets",
-        "startingOffsetsByTimestamp",
-        "endingOffsetsByTimestamp",
-    ):
-        positions: OffsetOption = values[option] or OffsetOption({})
+    for field in ("starting_offsets", "ending_offsets", "starting_times", "ending_times"):
+        positions: OffsetOption = values[field] or OffsetOption({})
         unknown = sorted(positions.topics - named)
         if unknown:
             raise OptionError(
-                f"option {option!r} names topics that the query does not read: {', '.join(unknown)}"
+                f"option {OPTIONS[field].name!r} names topics that the query does not read:"
+                f" {', '.join(unknown)}"
             )

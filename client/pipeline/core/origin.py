@@ -95,7 +95,7 @@ def batch_options(source: SourceSpec) -> dict[str, str]:
     """Return the options of a batch reader: those of the stream that have a meaning for it."""
     streams_only = {
         name.lower()
-        for option in OPTIONS
+        for option in OPTIONS.values()
         if not option.batch
         for name in (option.name, *option.aliases)
     }

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 import tls_files
+from option_texts import meanings, table_cell
 from pyspark.sql.types import StructType
 
 from triomq.client.spark.columns import COLUMNS, Column, check_schema
 from triomq.client.spark.errors import OptionError
 from triomq.client.spark.offset_options import EARLIEST, LATEST
 from triomq.client.spark.offsets import Queue
-from triomq.client.spark.option_table import Option
+from triomq.client.spark.option_table import AccessOptions, Option
 from triomq.client.spark.options import OPTIONS, SourceOptions, parse_options
 from triomq.client.spark.sink.sink_columns import SINK_COLUMNS, SinkColumn
-from triomq.client.spark.sink.sink_options import SINK_OPTIONS
+from triomq.client.spark.sink.sink_options import SINK_OPTIONS, SinkOptions
 from triomq.client.spark.sources.source import RocketMQDataSource
 from triomq.remoting.client.access import Access
 from triomq.remoting.protocol.signing import Credentials
@@ -289,13 +290,14 @@ def option_row(option: Option) -> str:
     aliases = f" (also `{'`, `'.join(option.aliases)}`)" if option.aliases else ""
     return (
         f"| `{option.name}` | {default} | {queries} |"
-        f" {option.meaning.replace('|', chr(92) + '|')}{aliases} |"
+        f" {table_cell(meanings(SourceOptions, AccessOptions)[option.name])}{aliases} |"
     )
 
 
 def sink_option_row(option: Option) -> str:
     default = f"`{option.default}`" if option.default is not None else "–"
-    return f"| `{option.name}` | {default} | {option.meaning.replace('|', chr(92) + '|')} |"
+    text = meanings(SourceOptions, AccessOptions, SinkOptions)[option.name]
+    return f"| `{option.name}` | {default} | {table_cell(text)} |"
 
 
 def column_row(column: Column | SinkColumn) -> str:
@@ -314,8 +316,8 @@ def column_row(column: Column | SinkColumn) -> str:
 def test_the_docs_list_every_option_and_column_as_they_are() -> None:
     """If this test fails, copy the missing rows to docs/spark.md."""
     lines = DOCS.read_text().splitlines()
-    rows = [*map(option_row, OPTIONS), *map(column_row, COLUMNS)]
-    rows += [*map(sink_option_row, SINK_OPTIONS), *map(column_row, SINK_COLUMNS)]
+    rows = [*map(option_row, OPTIONS.values()), *map(column_row, COLUMNS)]
+    rows += [*map(sink_option_row, SINK_OPTIONS.values()), *map(column_row, SINK_COLUMNS)]
     assert [row for row in rows if row not in lines] == []
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from option_texts import meanings, table_cell
 
 from tests.support.store_reads import BROKER, store_reader
 from triomq.client.spark.errors import OptionError
 from triomq.client.spark.option_table import Option
-from triomq.client.spark.store.store_options import STORE_OPTIONS, parse_store_options
+from triomq.client.spark.options import SourceOptions
+from triomq.client.spark.store.store_options import STORE_OPTIONS, StoreOptions, parse_store_options
 from triomq.client.spark.store.store_planning import plan_store
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "spark.md"
@@ -60,11 +62,12 @@ def test_a_path_is_needed() -> None:
 
 def option_row(option: Option) -> str:
     default = f"`{option.default}`" if option.default is not None else "–"
-    return f"| `{option.name}` | {default} | {option.meaning.replace('|', chr(92) + '|')} |"
+    text = meanings(SourceOptions, StoreOptions)[option.name]
+    return f"| `{option.name}` | {default} | {table_cell(text)} |"
 
 
 def test_the_docs_list_every_option_as_it_is() -> None:
     """If this test fails, copy the missing rows to docs/spark.md."""
     section = DOCS.read_text().partition("\n## Reading a store\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
-    assert rows == list(map(option_row, STORE_OPTIONS))
+    assert rows == list(map(option_row, STORE_OPTIONS.values()))
