@@ -58,7 +58,7 @@ PURE = (
     ),
     *(
         f"client/receiving/pop/{name}.py"
-        for name in ("hold_limit", "lease_times", "retry_delays", "source_turns")
+        for name in ("durations", "hold_limit", "lease_times", "source_turns")
     ),
     *(f"client/mqadmin/top/{name}.py" for name in ("details", "frame", "tabs")),
     *(

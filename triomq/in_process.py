@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -26,6 +26,7 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.core.background import open_background, sole_error
 from triomq.client.core.errors import TrioMQError
+from triomq.client.core.portal import Portal
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.remoting.core.open_files import ConnectionBudget
@@ -382,3 +383,28 @@ def _copy_if_there(source: str, target: str) -> str:
     with contextlib.suppress(FileNotFoundError):
         shutil.copy2(source, target)
     return target
+
+
+@contextmanager
+def server_in_thread(
+    *,
+    brokers: int | Sequence[str] = 1,
+    namesrvs: int = 1,
+    dir: Path | str | None = None,  # noqa: A002  (the word that tests expect)
+    settings: Mapping[str, object] | None = None,
+    tls: bool = False,
+) -> Iterator[InProcessCluster]:
+    """Run ``local_cluster`` in a thread of its own for the length of the block.
+
+    Other threads may only read ``namesrv_address`` and ``tls`` of the cluster.
+    """
+    portal = Portal(
+        local_cluster(brokers=brokers, namesrvs=namesrvs, dir=dir, settings=settings, tls=tls)
+    )
+    cluster = portal.start().result()
+    try:
+        yield cluster
+    finally:
+        stopped = portal.stop()
+        portal.join()
+    stopped.result()

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
         InProcessCluster,
         InProcessNameServer,
         local_cluster,
+        server_in_thread,
     )
     from triomq.remoting.simulated.network import Machine, SimulatedNetwork
     from triomq.remoting.simulated.simulate import Trace
-    from triomq.server_thread import server_in_thread
     from triomq.simulation import Simulation, simulate
 
 __all__ = [
@@ -59,7 +59,6 @@ _HOMES = {
     "Simulation": "triomq.simulation",
     "Trace": "triomq.remoting.simulated.simulate",
     "simulate": "triomq.simulation",
-    "server_in_thread": "triomq.server_thread",
 }
 """Where public names are defined; the others are in ``triomq.in_process``."""
 

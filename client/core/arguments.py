@@ -113,14 +113,14 @@ def check_callable(name: str, value: object) -> None:
 def check_plain(name: str, value: object) -> None:
     """Refuse an async function, which a worker thread cannot run; None is accepted."""
     check_callable(name, value)
-    if _is_async(value):
+    if is_async(value):
         raise SettingsError(
             f"{name} must be a plain function, and {shown(value)} is an async one: use"
             " triomq.aio.PushConsumer (asyncio) or triomq.PushConsumer (Trio)"
         )
 
 
-def _is_async(function: object) -> bool:
+def is_async(function: object) -> bool:
     """Return whether a function, or an object's ``__call__``, is an ``async def``."""
     call = getattr(function, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
@@ -227,7 +227,7 @@ def awaiting(handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awa
         and not _promises_awaitable(handler)
     ):
         raise _not_async(handler)
-    if _is_async(handler):
+    if is_async(handler):
         return handler
 
     async def call(what: Any) -> object:

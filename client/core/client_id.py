@@ -1,15 +1,18 @@
-"""The client id: the name of a producer or a consumer on the brokers."""
+"""The client id: the name of a producer or a consumer on the brokers; its message ids."""
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import os
+import random
 import time
 
 import trio
 
 from triomq.client.core.config import ClientSettings
 from triomq.remoting.core.address import parse_address
+from triomq.remoting.protocol.ids import UniqueIds
 
 _object_numbers = itertools.count(1)
 
@@ -40,3 +43,12 @@ async def own_address(towards: str) -> str:
             return str(probe.getsockname()[0])
     except (OSError, ValueError):
         return "127.0.0.1"
+
+
+def make_unique_ids(client_id: str) -> UniqueIds:
+    """Return a maker of message ids that contain the address of a client id, and this process."""
+    address = ipaddress.ip_address(client_id.partition("@")[0].strip("[]"))
+    utc_offset = time.localtime().tm_gmtoff
+    return UniqueIds(
+        address.packed, os.getpid(), random.getrandbits(32), utc_offset_seconds=utc_offset
+    )

@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from triomq.client.core.arguments import check_timeout, shown
+from triomq.client.core.client_id import make_unique_ids
 from triomq.client.core.errors import (
     BrokerError,
     ConnectionFailed,
@@ -29,7 +30,6 @@ from triomq.client.core.errors import (
     TrioMQError,
 )
 from triomq.client.core.session import Session
-from triomq.client.core.unique_ids import make_unique_ids
 from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode

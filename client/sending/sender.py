@@ -17,6 +17,7 @@ import trio
 
 from triomq.client.core.back_off import back_off, until_reached
 from triomq.client.core.calls import read_header
+from triomq.client.core.client_id import make_unique_ids
 from triomq.client.core.config import ProducerSettings
 from triomq.client.core.errors import (
     Attempt,
@@ -43,7 +44,6 @@ from triomq.client.core.retry import (
     try_seconds,
 )
 from triomq.client.core.session import Session
-from triomq.client.core.unique_ids import make_unique_ids
 from triomq.client.sending.destinations import (
     DestinationTable,
     QueueDestination,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from triomq.client.core.config import ClientSettings
 from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.message_properties import (
@@ -43,6 +44,12 @@ SERVER_ADDRESS, SERVER_PORT = "server.address", "server.port"
 
 _TIMED = (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS)
 _TRACEPARENT = "traceparent\x01"
+
+
+def tracer_of(settings: ClientSettings) -> Any:
+    """Return the tracer of this package, or None without a tracer provider."""
+    provider = settings.tracer_provider
+    return None if provider is None else provider.get_tracer("triomq")
 
 
 def operation(name: str, kind: str, topic: str) -> dict[str, Any]:

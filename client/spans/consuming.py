@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from triomq.client.core.config import ConsumerSettings
 from triomq.client.receiving.observed import Observers
-from triomq.client.spans.tracer import tracer_of
+from triomq.client.spans.attributes import tracer_of
 
 
 def add_spans(observers: Observers, settings: ConsumerSettings, *, broadcast: bool) -> None:

@@ -12,7 +12,7 @@ from triomq.client.core.message_trace import MessageTrace
 from triomq.client.core.session import Session
 from triomq.client.sending.auto_batch import Accumulator
 from triomq.client.sending.sender import Sender
-from triomq.client.spans.tracer import tracer_of
+from triomq.client.spans.attributes import tracer_of
 
 
 def make_sender(

@@ -18,9 +18,9 @@ import trio
 
 from triomq.client.core.arguments import shown
 from triomq.client.core.config import ProducerSettings
-from triomq.client.transactions.calling import called
 from triomq.client.transactions.checked_message import CheckedMessage, CheckHandler
 from triomq.client.transactions.ends import TransactionEnds
+from triomq.client.transactions.local import called
 from triomq.client.transactions.outcomes import Outcomes, TransactionOutcome
 from triomq.remoting.core.errors import ProtocolError, RemoteProtocolError
 from triomq.remoting.core.log_limit import LogLimit

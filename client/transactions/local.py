@@ -1,18 +1,22 @@
 """Java's form of a transaction: a message, a function for the local work, an argument.
 
+``called`` runs such a function of the application, or a check handler, which may be async or plain.
+
 Source: client/…/producer/TransactionListener.java, TransactionSendResult.java;
 impl/producer/DefaultMQProducerImpl.java#sendMessageInTransaction.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import attrs
+import trio
 
-from triomq.client.core.arguments import shown
+from triomq.client.core.arguments import is_async, shown
 from triomq.client.core.errors import SettingsError
 from triomq.client.sending.receipt import SendReceipt
 from triomq.client.transactions.outcomes import TransactionOutcome
@@ -71,3 +75,25 @@ def known_outcome(outcome: object) -> TransactionOutcome:
         shown(outcome),
     )
     return TransactionOutcome.UNKNOWN
+
+
+async def called(
+    function: Callable[..., object],
+    *arguments: object,
+    threads: trio.CapacityLimiter | None = None,
+    abandon: bool = False,
+) -> object:
+    """Return what a function of the application returns; a plain one, which may block, runs in a
+    worker thread.
+
+    ``abandon``: whether a cancelled call leaves its thread alone instead of waiting for it.
+
+    Checkpoint: always.
+    """
+    if is_async(function):
+        outcome = function(*arguments)
+    else:
+        outcome = await trio.to_thread.run_sync(
+            function, *arguments, limiter=threads, abandon_on_cancel=abandon
+        )
+    return await outcome if inspect.isawaitable(outcome) else outcome

@@ -22,13 +22,13 @@ from triomq.client.sending.encoding import OutgoingMessage, prepare
 from triomq.client.sending.message_arguments import as_message, queue_choice
 from triomq.client.sending.queue_choice import Selector
 from triomq.client.sending.sender import Sender, SendTarget
-from triomq.client.transactions.calling import called
 from triomq.client.transactions.checked_message import CheckHandler
 from triomq.client.transactions.checks import CheckAnswers
 from triomq.client.transactions.ends import TransactionEnds
 from triomq.client.transactions.local import (
     LocalWork,
     TransactionResult,
+    called,
     check_local,
     outcome_of,
 )

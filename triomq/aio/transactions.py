@@ -13,7 +13,7 @@ from typing import Any, Self
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_asyncio, call_in_loop
 from triomq.client import LocalWork, Message, TransactionOutcome, TransactionResult
-from triomq.client.transactions.calling import is_async
+from triomq.client.core.arguments import is_async
 from triomq.client.transactions.checked_message import CheckedMessage, CheckHandler
 from triomq.client.transactions.local import check_local, outcome_of
 from triomq.client.transactions.portal_transaction import PortalTransaction

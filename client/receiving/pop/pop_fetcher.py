@@ -25,13 +25,13 @@ import trio
 from triomq.client.core.errors import FlowControl, MessageGone, MessageRefused, TrioMQError
 from triomq.client.core.failure_log import FailureLog
 from triomq.client.receiving.pop.ack_queue import AckQueue
+from triomq.client.receiving.pop.durations import DELIVERIES_MAX, retry_seconds
 from triomq.client.receiving.pop.hold import Hold
 from triomq.client.receiving.pop.hold_limit import HoldLimit
 from triomq.client.receiving.pop.lease_times import LeaseTimes
 from triomq.client.receiving.pop.pop_calls import Popped
 from triomq.client.receiving.pop.pop_requests import POP_MAX
 from triomq.client.receiving.pop.pop_sources import PopSources
-from triomq.client.receiving.pop.retry_delays import DELIVERIES_MAX, retry_seconds
 from triomq.client.receiving.pop.source_turns import PopSource
 from triomq.client.receiving.received import DEAD_LETTER, ReceivedMessage, next_delivery
 from triomq.client.receiving.settlement import PAUSE_MAX, PAUSE_MIN

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq import SettingsError
-from triomq.client.receiving.pop.durations import check_duration, check_invisible
+from triomq.client.receiving.pop.durations import check_duration, check_invisible, retry_seconds
 from triomq.client.receiving.pop.hold_limit import SOON_SECONDS, HoldLimit
 from triomq.client.receiving.pop.lease_times import Lease, LeaseTimes
-from triomq.client.receiving.pop.retry_delays import retry_seconds
 from triomq.client.receiving.pop.source_turns import PAUSE_MAX, PopSource, SourceTurns
 from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.consuming.popped_records import decode_counts, popped_records
