@@ -15,9 +15,8 @@ from triomq.client.admin.arguments import Option, Values, parse
 from triomq.client.core.errors import NoNameServer, TrioMQError
 from triomq.client.mqadmin.commands import load
 from triomq.client.mqadmin.core.command import AdminCommand
-from triomq.client.mqadmin.core.command_list import NAMES, kebab
+from triomq.client.mqadmin.core.command_list import NAMES, kebab, title
 from triomq.client.mqadmin.core.exit_codes import EXIT_OK, exit_code
-from triomq.client.mqadmin.core.grouped_names import title
 from triomq.client.mqadmin.core.inapplicable import CommandInapplicable, inapplicable
 from triomq.client.mqadmin.core.names import named
 from triomq.client.mqadmin.general_help import silence

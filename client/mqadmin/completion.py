@@ -14,9 +14,8 @@ from triomq.client.admin.contexts import contexts_path, read_contexts
 from triomq.client.core.errors import SettingsError
 from triomq.client.mqadmin.commands import load
 from triomq.client.mqadmin.core.command import AdminCommand
-from triomq.client.mqadmin.core.command_list import LIST, kebab
+from triomq.client.mqadmin.core.command_list import LIST, VERBS, kebab, title
 from triomq.client.mqadmin.core.completion_scripts import SCRIPTS
-from triomq.client.mqadmin.core.grouped_names import VERBS, title
 from triomq.client.mqadmin.core.names import named
 from triomq.remoting.core.printable import printable
 

@@ -8,7 +8,7 @@ from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.errors import NotConfirmed
 from triomq.client.mqadmin.command_line import Call
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
-from triomq.client.mqadmin.core.grouped_names import title
+from triomq.client.mqadmin.core.command_list import title
 from triomq.remoting.core.printable import printable
 
 

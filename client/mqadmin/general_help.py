@@ -7,8 +7,7 @@ import os
 from typing import TextIO
 
 from triomq import __version__
-from triomq.client.mqadmin.core.command_list import GROUPS, LIST
-from triomq.client.mqadmin.core.grouped_names import VERBS, overview_of, title
+from triomq.client.mqadmin.core.command_list import GROUPS, LIST, VERBS, overview_of, title
 
 
 def general_answer(words: list[str]) -> str | None:

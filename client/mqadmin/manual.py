@@ -8,9 +8,8 @@ from triomq.client.admin.arguments import Option
 from triomq.client.mqadmin.command_line import examples, option_meaning
 from triomq.client.mqadmin.commands import load
 from triomq.client.mqadmin.core.command import COMMON_OPTIONS, DRY_RUN, WATCH, YES, AdminCommand
-from triomq.client.mqadmin.core.command_list import GROUPS, LIST
+from triomq.client.mqadmin.core.command_list import GROUPS, LIST, title
 from triomq.client.mqadmin.core.exit_codes import EXIT_CODES
-from triomq.client.mqadmin.core.grouped_names import title
 from triomq.client.mqadmin.core.inapplicable import REASONS
 
 INTRODUCTION = """\

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from own_commands import OWN_COMMANDS
+from java_commands import JAVA
 from processes import (
     PEERS,
     java_command,
@@ -27,7 +27,6 @@ from processes import (
 
 from triomq.client.admin.admin import Admin
 from triomq.client.mqadmin.commands import load
-from triomq.client.mqadmin.core.command_list import LIST
 
 pytestmark = [pytest.mark.compat, pytest.mark.slow]
 
@@ -263,7 +262,7 @@ def test_our_commands_have_the_names_and_options_of_java_s() -> None:
     if java_home("5.5.0") is None:
         pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
     write_logback(PEERS / "home")
-    ours = {name: load(name) for name in LIST if name not in OWN_COMMANDS}
+    ours = {name: load(name) for name in JAVA}
     asked = "".join(f"help\t{name}\n" for name in ours)
     done = subprocess.run(
         java_command("5.5.0", "Mqadmin"),

@@ -1,4 +1,4 @@
-"""The commands of mqadmin; what each does is said once, in ``command_list.py``.
+"""The commands of mqadmin; what each does is said once, in ``core/commands.tsv``.
 
 Only the module of the wanted command is imported: start-up time.
 """

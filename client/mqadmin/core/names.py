@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import attrs
 
 from triomq.client.admin.arguments import UsageError
-from triomq.client.mqadmin.core.command_list import NAMES
-from triomq.client.mqadmin.core.grouped_names import VERBS, title
+from triomq.client.mqadmin.core.command_list import NAMES, VERBS, title
 
 
 @attrs.frozen

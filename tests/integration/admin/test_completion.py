@@ -16,9 +16,8 @@ import pytest
 from mqadmin_calls import failed, mqadmin
 
 from triomq.client.mqadmin.completion import completed
-from triomq.client.mqadmin.core.command_list import LIST
+from triomq.client.mqadmin.core.command_list import LIST, VERBS
 from triomq.client.mqadmin.core.completion_scripts import SCRIPTS
-from triomq.client.mqadmin.core.grouped_names import VERBS
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,7 @@ from triomq.client.admin.changes import changes_of
 from triomq.client.admin.unsent import UnsentRequest, changes_server
 from triomq.client.mqadmin.commands import load
 from triomq.client.mqadmin.core.command import Effect
-from triomq.client.mqadmin.core.command_list import LIST
-from triomq.client.mqadmin.core.grouped_names import VERBS
+from triomq.client.mqadmin.core.command_list import LIST, VERBS
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.auth import PlainAccountHeader, UserHeader

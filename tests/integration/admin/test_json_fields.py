@@ -15,9 +15,8 @@ from mqadmin_calls import mqadmin
 
 from triomq import ClientSettings, Producer, ProducerSettings, PushConsumer
 from triomq.client.mqadmin.commands import load
-from triomq.client.mqadmin.core.command_list import LIST
+from triomq.client.mqadmin.core.command_list import LIST, VERBS
 from triomq.client.mqadmin.core.csv_output import csv_text
-from triomq.client.mqadmin.core.grouped_names import VERBS
 from triomq.client.mqadmin.core.shapes import differences, fitting, shapes_of
 from triomq.testing import InProcessCluster, local_cluster
 

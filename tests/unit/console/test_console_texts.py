@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from triomq.client import console
-from triomq.client.console.core import catalogue
 from triomq.client.console.core.catalogue import LANGUAGES, preferred_language, texts_of
 from triomq.client.console.core.rendering import make_templates
 
