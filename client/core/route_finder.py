@@ -46,8 +46,8 @@ _FIRST_WAIT_SECONDS = 1.0
 """Wait before the next look-up of an unknown topic; doubles up to ``route_interval``."""
 
 _RELEARN_SECONDS = 5.0
-"""Time after an outage of all name servers in which "unknown topic" is not believed: brokers
-register again within a second (Java's within 30).
+"""Time after an outage of all name servers, or brokers, in which "unknown topic" is not believed:
+brokers register again within a second (Java's within 30).
 """
 
 _ANY_BROKER_SECONDS = 1.0
@@ -111,20 +111,22 @@ class RouteFinder:
     _look_ups: dict[str, LookUp] = attrs.field(factory=dict, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _unreached_at: float = attrs.field(default=-inf, init=False)
-    """trio time of the last outage: no name server answered, and one could not be reached"""
+    """trio time of the last outage: no name server answered, or none knew a broker"""
 
     async def _through_outages(self, ask: Callable[[float], Awaitable[T]], seconds: float) -> T:
         """Call ``ask`` until a name server is reached, with growing waits, for up to ``seconds``.
 
         A cluster without brokers counts as an outage: its only broker may be restarting. Right
         after an outage, "unknown topic" counts as one: a name server that was away learns its
-        topics from the brokers when they register again.
+        topics from the brokers when they register again, and a broker may register between the
+        request about the topic and that about the cluster.
 
         Raises: the last error of ``ask``.
         """
 
         def again(error: TrioMQError) -> bool:
             if isinstance(error, NoBrokerRegistered):
+                self._unreached_at = trio.current_time()
                 return True
             since = trio.current_time() - self._unreached_at
             return since < _RELEARN_SECONDS and isinstance(error, NoNameServer | RouteNotFound)

@@ -27,16 +27,21 @@ TOPICS = 100
 class NameServer:
     """Knows topics T…, each on a broker of its own, and no others."""
 
-    def __init__(self, registered_at: float = 0.0) -> None:
+    def __init__(self, registered_at: float = 0.0, first_seen_at: float | None = None) -> None:
         self.asked: list[str] = []
         self.registered_at = registered_at
         """when the brokers register, in seconds of the test's clock"""
+        self.first_seen_at = registered_at if first_seen_at is None else first_seen_at
+        """when a request about the cluster finds them: it may come right after the registration
+        that the request about the topic missed
+        """
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         registered = trio.current_time() >= self.registered_at
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             await trio.sleep(0.001)
-            brokers = {"b": BrokerData("c", "b", {0: "b:1"})} if registered else {}
+            seen = trio.current_time() >= self.first_seen_at
+            brokers = {"b": BrokerData("c", "b", {0: "b:1"})} if seen else {}
             return Command(0, body=ClusterTable(brokers).encode())
         topic = (command.ext or {})["topic"]
         self.asked.append(topic)
@@ -115,6 +120,16 @@ async def test_while_no_broker_is_registered_a_look_up_waits(
     assert 2 <= trio.current_time() - begun < 3
     assert await finder(NameServer(), set()).require("T1")
     assert await finder(NameServer(trio.current_time() + 1), set()).require("T1")
+
+
+async def test_a_broker_that_registers_between_two_questions_has_its_topics(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The topic was unknown a moment before, the cluster has its broker now."""
+    begun = trio.current_time()
+    routes = finder(NameServer(registered_at=begun + 2, first_seen_at=begun + 1), set())
+    assert await routes.publish_queues("T1", "TBW102", 4, 5.0)
+    assert 2 <= trio.current_time() - begun < 3
 
 
 async def test_no_broker_is_not_an_unknown_topic(autojump_clock: trio.testing.MockClock) -> None:
