@@ -1,5 +1,5 @@
 """The tables of docs/pipeline.md are those of the classes of a spec, of the origin columns, of the
-commands, and of the exit codes.
+commands, and of the exit codes. The names of ``triomq.pipeline`` can be imported.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import pytest
 
+import triomq.pipeline
 from triomq.client.pipeline.command_line import COMMANDS, COMMON, EXIT_CODES
 from triomq.client.pipeline.core.origin import COLUMNS, DERIVED
 from triomq.client.pipeline.core.spec import (
@@ -111,3 +112,7 @@ def test_exit_codes_and_common_options_are_on_the_page() -> None:
     text = PAGE.read_text()
     assert [f"| {code} | {meaning} |" in text for code, meaning in EXIT_CODES.items()] == [True] * 4
     assert all(f"`{option.name}`" in text for option in COMMON)
+
+
+def test_every_public_name_has_a_home() -> None:
+    assert [name for name in triomq.pipeline.__all__ if not hasattr(triomq.pipeline, name)] == []
