@@ -20,7 +20,6 @@ import attrs
 
 from triomq.client.pipeline.core.errors import SpecError
 from triomq.client.pipeline.core.spec import (
-    ACCESS_OPTIONS,
     DecodeSpec,
     JoinSpec,
     Rule,
@@ -29,7 +28,7 @@ from triomq.client.pipeline.core.spec import (
     Spec,
     TableSpec,
     WindowSpec,
-    start_ms,
+    access_options,
 )
 
 FILE_BYTES_MAX = 1 << 20
@@ -160,13 +159,9 @@ def check_source(source: SourceSpec) -> None:
         raise Mistake(
             "source", "it needs topics or a pattern, and not both", 'add topics = ["orders"]'
         )
-    if isinstance(source.start, str | datetime) and source.start not in (
-        "earliest",
-        "latest",
-        "group",
-    ):
+    if not isinstance(source.start, Mapping):
         try:
-            start_ms(source.start)
+            source.start_options()
         except ValueError as error:
             raise wrong("source.start", source.start, str(error)) from None
 
@@ -188,12 +183,8 @@ def table_spec(value: Any, key: str, folder: Path, source: SourceSpec) -> TableS
     if table.kind != "topic":
         return table
     if table.name_server is None:
-        access = {
-            name: text
-            for name, text in source.options.items()
-            if name.lower() in {option.lower() for option in ACCESS_OPTIONS}
-        }
-        table = attrs.evolve(table, options={**access, **table.options})
+        options = {**access_options(source.options), **table.options}
+        table = attrs.evolve(table, options=options)
     return attrs.evolve(table, name_server=table.name_server or source.name_server)
 
 

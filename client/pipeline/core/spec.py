@@ -27,8 +27,18 @@ Format = Literal["bytes", "string", "json", "avro", "protobuf"]
 TableKind = Literal["parquet", "delta", "iceberg", "topic"]
 
 
-def _means(meaning: str, **more: Any) -> dict[str, Any]:
-    return {"meaning": meaning, **more}
+def spec_key(
+    meaning: str,
+    default: Any = attrs.NOTHING,
+    *,
+    valid: Callable[[Any, Any, Any], None] | None = None,
+    **more: bool,
+) -> Any:
+    """Return the field of a key. ``meaning``: as the documentation shows it. ``more``: marks.
+
+    ``file``: the value is a path, relative to the file. ``inline``: keys of another class.
+    """
+    return attrs.field(default=default, validator=valid, metadata={"meaning": meaning, **more})
 
 
 def _valid(test: Callable[[Any], bool], expected: str) -> Callable[[Any, Any, Any], None]:
@@ -66,29 +76,24 @@ def _pattern(_: object, __: object, value: str | None) -> None:
 class SourceSpec:
     """Where messages come from: the section ``[source]``."""
 
-    name_server: str = attrs.field(
-        validator=_filled, metadata=_means("name servers, `host:port;host:port`")
+    name_server: str = spec_key("name servers, `host:port;host:port`", valid=_filled)
+    topics: tuple[str, ...] = spec_key(
+        "the topics; this or `pattern` is needed",
+        (),
+        valid=_valid(lambda t: len(t) <= TOPICS_MAX and all(t), f"at most {TOPICS_MAX} topics"),
     )
-    topics: tuple[str, ...] = attrs.field(
-        default=(),
-        validator=_valid(lambda t: len(t) <= TOPICS_MAX and all(t), f"at most {TOPICS_MAX} topics"),
-        metadata=_means("the topics; this or `pattern` is needed"),
+    pattern: str | None = spec_key(
+        "a regular expression that whole names of topics match, instead of topics",
+        None,
+        valid=_pattern,
     )
-    pattern: str | None = attrs.field(
-        default=None,
-        validator=_pattern,
-        metadata=_means("a regular expression that whole names of topics match, instead of topics"),
+    start: str | datetime | Mapping[str, Any] = spec_key(
+        "where a pipeline without a checkpoint begins: `earliest`, `latest`, `group`, a time"
+        ' with zone (`2026-01-31T00:00:00Z`), or offsets (`{orders = {broker-a = {"0" = 23}}}`)',
+        "earliest",
     )
-    start: str | datetime | Mapping[str, Any] = attrs.field(
-        default="earliest",
-        metadata=_means(
-            "where a pipeline without a checkpoint begins: `earliest`, `latest`, `group`, a time"
-            ' with zone (`2026-01-31T00:00:00Z`), or offsets (`{orders = {broker-a = {"0" = 23}}}`)'
-        ),
-    )
-    options: Mapping[str, str] = attrs.field(
-        factory=dict,
-        metadata=_means('further options of [`format("rocketmq")`](spark.md#options)'),
+    options: Mapping[str, str] = spec_key(
+        'further options of [`format("rocketmq")`](spark.md#options)', attrs.Factory(dict)
     )
 
     def reader_options(self, *, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -131,6 +136,12 @@ def start_ms(start: str | datetime) -> int:
     return int((time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
 
 
+def access_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that reading and sending have in common: TLS and credentials."""
+    known = {name.lower() for name in ACCESS_OPTIONS}
+    return {name: text for name, text in options.items() if name.lower() in known}
+
+
 def resolved(
     options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
@@ -155,27 +166,20 @@ def resolved(
 class DecodeSpec:
     """How a body becomes columns: the section ``[decode]``."""
 
-    format: Format = attrs.field(metadata=_means("what bodies are"))
-    schema: str | None = attrs.field(
-        default=None,
-        validator=_filled,
-        metadata=_means(
-            "file of the schema: JSON of `mqpipeline infer`, an Avro schema (`.avsc`), or a"
-            " descriptor set of `protoc --include_imports --descriptor_set_out`",
-            file=True,
-        ),
+    format: Format = spec_key("what bodies are")
+    schema: str | None = spec_key(
+        "file of the schema: JSON of `mqpipeline infer`, an Avro schema (`.avsc`), or a"
+        " descriptor set of `protoc --include_imports --descriptor_set_out`",
+        None,
+        valid=_filled,
+        file=True,
     )
-    message: str | None = attrs.field(
-        default=None,
-        validator=_filled,
-        metadata=_means("Protobuf: full name of the message, `shop.Order`"),
+    message: str | None = spec_key(
+        "Protobuf: full name of the message, `shop.Order`", None, valid=_filled
     )
-    framing: Literal["plain", "confluent"] = attrs.field(
-        default="plain",
-        metadata=_means(
-            "Avro and Protobuf: `confluent` skips the header that schema registries put before a"
-            " body"
-        ),
+    framing: Literal["plain", "confluent"] = spec_key(
+        "Avro and Protobuf: `confluent` skips the header that schema registries put before a body",
+        "plain",
     )
 
 
@@ -183,23 +187,19 @@ class DecodeSpec:
 class Rule:
     """One of ``[[rules]]``: exactly one of ``check``, ``keep`` and ``set``. Conditions are SQL."""
 
-    name: str | None = attrs.field(
-        default=None,
-        validator=_filled,
-        metadata=_means("what `mq_reason` says of a row that fails a check; default: its text"),
+    name: str | None = spec_key(
+        "what `mq_reason` says of a row that fails a check; default: its text", None, valid=_filled
     )
-    check: str | None = attrs.field(
-        default=None,
-        validator=_filled,
-        metadata=_means("rows for which this is not true become dead letters"),
+    check: str | None = spec_key(
+        "rows for which this is not true become dead letters", None, valid=_filled
     )
-    keep: str | None = attrs.field(
-        default=None,
-        validator=_filled,
-        metadata=_means("good rows for which this is not true are dropped; `status` counts them"),
+    keep: str | None = spec_key(
+        "good rows for which this is not true are dropped; `status` counts them",
+        None,
+        valid=_filled,
     )
-    set: Mapping[str, str] | None = attrs.field(
-        default=None, metadata=_means("columns to add or replace: name = SQL expression")
+    set: Mapping[str, str] | None = spec_key(
+        "columns to add or replace: name = SQL expression", None
     )
 
     @property
@@ -212,22 +212,16 @@ class Rule:
 class JoinSpec:
     """One of ``[[joins]]``: a static table, read again in each batch, whose columns are added."""
 
-    path: str = attrs.field(
-        validator=_filled, metadata=_means("folder or file of the table", file=True)
+    path: str = spec_key("folder or file of the table", valid=_filled, file=True)
+    format: Literal["parquet", "delta", "csv", "json"] = spec_key("what the table is", "parquet")
+    on: tuple[str, ...] = spec_key(
+        "columns that both sides have; unique in the table", valid=_columns
     )
-    format: Literal["parquet", "delta", "csv", "json"] = attrs.field(
-        default="parquet", metadata=_means("what the table is")
+    how: Literal["left", "inner"] = spec_key(
+        "`left` keeps rows without a partner, `inner` drops them", "left"
     )
-    on: tuple[str, ...] = attrs.field(
-        validator=_columns,
-        metadata=_means("columns that both sides have; unique in the table"),
-    )
-    how: Literal["left", "inner"] = attrs.field(
-        default="left",
-        metadata=_means("`left` keeps rows without a partner, `inner` drops them"),
-    )
-    options: Mapping[str, str] = attrs.field(
-        factory=dict, metadata=_means("options of Spark's reader, as `header` for CSV")
+    options: Mapping[str, str] = spec_key(
+        "options of Spark's reader, as `header` for CSV", attrs.Factory(dict)
     )
 
 
@@ -235,45 +229,30 @@ class JoinSpec:
 class TableSpec:
     """Where rows go: ``[sink]``, ``[dead_letters]``, and the totals of ``[[windows]]``."""
 
-    kind: TableKind = attrs.field(
-        default="parquet",
-        metadata=_means("what the table is; `topic` if a topic is given"),
+    kind: TableKind = spec_key("what the table is; `topic` if a topic is given", "parquet")
+    path: str | None = spec_key(
+        "folder of the table, or a URI as `s3a://bucket/orders`", None, valid=_filled, file=True
     )
-    path: str | None = attrs.field(
-        default=None,
-        validator=_filled,
-        metadata=_means("folder of the table, or a URI as `s3a://bucket/orders`", file=True),
+    topic: str | None = spec_key("the topic, instead of a path", None, valid=_filled)
+    name_server: str | None = spec_key(
+        "name servers of the topic; default: those of the source", None, valid=_filled
     )
-    topic: str | None = attrs.field(
-        default=None, validator=_filled, metadata=_means("the topic, instead of a path")
+    partition_by: tuple[str, ...] = spec_key(
+        "columns that name the folders", ("mq_topic", "mq_date"), valid=_columns
     )
-    name_server: str | None = attrs.field(
-        default=None,
-        validator=_filled,
-        metadata=_means("name servers of the topic; default: those of the source"),
+    mode: Literal["append", "changes"] = spec_key(
+        "`append` keeps all rows, `changes` the newest row of each key", "append"
     )
-    partition_by: tuple[str, ...] = attrs.field(
-        default=("mq_topic", "mq_date"),
-        validator=_columns,
-        metadata=_means("columns that name the folders"),
+    key: tuple[str, ...] = spec_key(
+        "with `changes`: the columns that identify a row", (), valid=_columns
     )
-    mode: Literal["append", "changes"] = attrs.field(
-        default="append",
-        metadata=_means("`append` keeps all rows, `changes` the newest row of each key"),
+    keep_days: int | None = spec_key(
+        "`mqpipeline compact` deletes dates that are older",
+        None,
+        valid=_valid(lambda days: 1 <= days <= 100_000, "a number of days from 1 to 100000"),
     )
-    key: tuple[str, ...] = attrs.field(
-        default=(),
-        validator=_columns,
-        metadata=_means("with `changes`: the columns that identify a row"),
-    )
-    keep_days: int | None = attrs.field(
-        default=None,
-        validator=_valid(lambda days: 1 <= days <= 100_000, "a number of days from 1 to 100000"),
-        metadata=_means("`mqpipeline compact` deletes dates that are older"),
-    )
-    options: Mapping[str, str] = attrs.field(
-        factory=dict,
-        metadata=_means("options of Spark's writer, or of the sink `rocketmq` for a topic"),
+    options: Mapping[str, str] = spec_key(
+        "options of Spark's writer, or of the sink `rocketmq` for a topic", attrs.Factory(dict)
     )
 
 
@@ -281,51 +260,42 @@ class TableSpec:
 class WindowSpec:
     """One of ``[[windows]]``: totals of good rows by window of time."""
 
-    name: str = attrs.field(validator=_name, metadata=_means("name of the totals"))
-    time: Literal["store", "born"] = attrs.field(
-        default="store",
-        metadata=_means("the time of a row: when a broker stored it, or its producer made it"),
+    name: str = spec_key("name of the totals", valid=_name)
+    time: Literal["store", "born"] = spec_key(
+        "the time of a row: when a broker stored it, or its producer made it", "store"
     )
-    length: str = attrs.field(validator=_duration, metadata=_means("length of a window, `1 hour`"))
-    slide: str | None = attrs.field(
-        default=None,
-        validator=_duration,
-        metadata=_means("a new window begins this often; default: the length"),
+    length: str = spec_key("length of a window, `1 hour`", valid=_duration)
+    slide: str | None = spec_key(
+        "a new window begins this often; default: the length", None, valid=_duration
     )
-    watermark: str = attrs.field(
-        validator=_duration,
-        metadata=_means("how late a row may come; later ones are counted, and not in the totals"),
+    watermark: str = spec_key(
+        "how late a row may come; later ones are counted, and not in the totals", valid=_duration
     )
-    group_by: tuple[str, ...] = attrs.field(
-        default=(), validator=_columns, metadata=_means("columns with totals of their own")
+    group_by: tuple[str, ...] = spec_key("columns with totals of their own", (), valid=_columns)
+    totals: Mapping[str, str] = spec_key(
+        "columns: name = SQL aggregate, `count(*)` or `sum(amount)`",
+        valid=_valid(bool, "at least one column"),
     )
-    totals: Mapping[str, str] = attrs.field(
-        validator=_valid(bool, "at least one column"),
-        metadata=_means("columns: name = SQL aggregate, `count(*)` or `sum(amount)`"),
-    )
-    table: TableSpec = attrs.field(
-        metadata=_means("`path` or `topic`, `kind`, `options` as in the sink", inline=True)
-    )
+    table: TableSpec = spec_key("`path` or `topic`, `kind`, `options` as in the sink", inline=True)
 
 
 @attrs.frozen(kw_only=True)
 class RunSpec:
     """How the queries run: the section ``[run]``."""
 
-    trigger: str = attrs.field(
-        default="10 seconds",
-        validator=_valid(
+    trigger: str = spec_key(
+        "time between two batches, or `available_now`: read what is there and end",
+        "10 seconds",
+        valid=_valid(
             lambda text: text == "available_now" or DURATION.fullmatch(text) is not None,
             "'available_now', or a duration as '10 seconds'",
         ),
-        metadata=_means("time between two batches, or `available_now`: read what is there and end"),
     )
-    checkpoint: str = attrs.field(
-        validator=_filled,
-        metadata=_means("folder of Spark's checkpoints; it is the pipeline's position", file=True),
+    checkpoint: str = spec_key(
+        "folder of Spark's checkpoints; it is the pipeline's position", valid=_filled, file=True
     )
-    options: Mapping[str, str] = attrs.field(
-        factory=dict, metadata=_means("settings of the Spark session, as `spark.master`")
+    options: Mapping[str, str] = spec_key(
+        "settings of the Spark session, as `spark.master`", attrs.Factory(dict)
     )
 
 
@@ -333,7 +303,7 @@ class RunSpec:
 class Spec:
     """A pipeline: topics → decode → rules → tables."""
 
-    name: str = attrs.field(validator=_name, metadata=_means("name of the pipeline"))
+    name: str = spec_key("name of the pipeline", valid=_name)
     source: SourceSpec
     decode: DecodeSpec
     rules: tuple[Rule, ...] = ()

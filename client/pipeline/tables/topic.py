@@ -14,7 +14,7 @@ from pyspark.storagelevel import StorageLevel
 
 from triomq.client.pipeline.core.errors import PipelineError
 from triomq.client.pipeline.core.origin import PLACE, PREFIX, REASON, stored_rows
-from triomq.client.pipeline.core.spec import ACCESS_OPTIONS, SourceSpec, TableSpec, resolved
+from triomq.client.pipeline.core.spec import SourceSpec, TableSpec, access_options, resolved
 from triomq.client.spark.sink.refusals import REASON as REFUSED
 from triomq.client.spark.sink.refusals import send_rows
 
@@ -85,12 +85,6 @@ class TopicSink:
     def expire(self, before: date) -> int:
         """Return 0: brokers delete old messages after their own ``fileReservedTime``."""
         return 0
-
-
-def access_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that reading and sending have in common: TLS and credentials."""
-    known = {name.lower() for name in ACCESS_OPTIONS}
-    return {name: text for name, text in options.items() if name.lower() in known}
 
 
 def topic_options(source: SourceSpec) -> dict[str, str]:
