@@ -57,6 +57,7 @@ from triomq.broker.store.store import MessageStore
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.address import format_address
+from triomq.remoting.core.periodic import every
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.connection import Connection
 
@@ -102,14 +103,14 @@ class ServiceSet:
     async def start(self, tasks: trio.Nursery) -> None:
         """Start the tasks that need no other server."""
         await tasks.start(self.saver.run, name="saver")
-        tasks.start_soon(self.clients.run, name="groups-expire")
+        tasks.start_soon(every, 10.0, self.clients.expire, name="groups-expire")
         tasks.start_soon(self.clients.run_notices, name="groups-notices")
-        tasks.start_soon(self.filters.run, name="filters-expire")
+        tasks.start_soon(every, 60.0, self.filters.expire, name="filters-expire")
         tasks.start_soon(self.held.run, name="held-pulls-expire")
         tasks.start_soon(self.held_pops.run, name="held-pops-expire")
         tasks.start_soon(self.cold.run, name="cold-pulls")
         tasks.start_soon(self.pushed.run, name="pushed-replies")
-        tasks.start_soon(self.locks.run, name="queue-locks-expire")
+        tasks.start_soon(every, 30.0, self.locks.sweep, name="queue-locks-expire")
         tasks.start_soon(self.statistics.run, name="statistics")
         tasks.start_soon(self.slow_consumers.run, name="slow-consumers")
 

@@ -29,6 +29,7 @@ from triomq.namesrv.table_limits import namesrv_limits
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import ConnectionBudget
+from triomq.remoting.core.periodic import every
 from triomq.remoting.core.saved_settings import SavedSettings
 from triomq.remoting.monitor.http_server import monitoring
 from triomq.remoting.server.request_hooks import RequestHook
@@ -105,7 +106,7 @@ async def run_namesrv(
             monitoring(config.monitor, "mqnamesrv", budget) as monitor,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(_expire, brokers, config.scan_interval_ms / 1000, name="expire")
+            nursery.start_soon(every, config.scan_interval_ms / 1000, brokers.expire, name="expire")
             nursery.start_soon(brokers.run_leaving, name="leaving-brokers")
             if notices is not None:
                 nursery.start_soon(notices.run, name="min-broker-id-notices")
@@ -114,12 +115,6 @@ async def run_namesrv(
             host, port = await nursery.start(server.run, name="server")
             monitor.serve(NamesrvSource(routes=routes, server=server, brokers=brokers))
             task_status.started(NamesrvReady(host, port, serving.cancel))
-
-
-async def _expire(brokers: RegistrationRequests, period_seconds: float) -> None:
-    while True:
-        await trio.sleep(period_seconds)
-        brokers.expire()
 
 
 def _now_ms() -> int:

@@ -15,7 +15,6 @@ from typing import Any
 
 import attrs
 import msgspec
-import trio
 
 from triomq.broker.filters.bloom import BITS, bloom_positions
 from triomq.broker.filters.sql92 import compile_filter
@@ -33,7 +32,6 @@ HEARTBEAT_CHARACTERS_MAX = 65_536
 """Length of all new expressions that are compiled for one heartbeat: about 0.1 s."""
 CHARACTERS_MAX = 4_194_304
 """Length of all expressions together: about 0.3 GiB when compiled."""
-EXPIRY_SECONDS = 60.0
 Wanted = Callable[[Mapping[str, str]], bool]
 
 
@@ -172,12 +170,6 @@ class ConsumerFilters(PersistedTable):
                 self._put(attrs.evolve(known, dead_ms=now))
             elif known.dead_ms and now - known.dead_ms >= self.keep_dead_ms:
                 self._drop(key)
-
-    async def run(self) -> None:
-        """Run the task "filters-expire"."""
-        while True:
-            await trio.sleep(EXPIRY_SECONDS)
-            self.expire()
 
     def _put(self, made: GroupFilter) -> None:
         before = self._filters.get((made.topic, made.group))

@@ -24,7 +24,6 @@ from triomq.remoting.server.turns import ROWS_AT_ONCE, in_turns
 
 EXPIRY_SECONDS = 120.0
 PULL_EXPIRY_SECONDS = 600.0
-SCAN_SECONDS = 10.0
 C = TypeVar("C", bound=Hashable)
 
 
@@ -393,13 +392,11 @@ class ClientGroups(Generic[C]):
     def connection_closed(self, connection: C) -> None:
         self.announce_change(self.table.forget_connection(connection))
 
-    async def run(self) -> None:
-        """Run the task "groups-expire"."""
-        while True:
-            await trio.sleep(SCAN_SECONDS)
-            now = trio.current_time()
-            self.table.forget_pulls(now - self.pull_expiry_seconds)
-            for connection in list(self.table.connections):
-                if self.table.is_silent(connection, now, self.expiry_seconds):
-                    self.close(connection, f"no heartbeat for {self.expiry_seconds:g} s")
-                await trio.lowlevel.checkpoint()  # one connection can be a member of 1,000 groups
+    async def expire(self) -> None:
+        """Forget old pulls, and close connections without heartbeats."""
+        now = trio.current_time()
+        self.table.forget_pulls(now - self.pull_expiry_seconds)
+        for connection in list(self.table.connections):
+            if self.table.is_silent(connection, now, self.expiry_seconds):
+                self.close(connection, f"no heartbeat for {self.expiry_seconds:g} s")
+            await trio.lowlevel.checkpoint()  # one connection can be a member of 1,000 groups

@@ -17,7 +17,6 @@ from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.turns import ROWS_AT_ONCE, Turns, in_turns
 
 LIFE_SECONDS = 60.0
-SWEEP_SECONDS = 30.0
 
 
 @attrs.define
@@ -84,40 +83,23 @@ class QueueLocks:
         locks = self._groups.get(group)
         return locks is not None and any(self._alive(lock, now) for lock in locks.values())
 
-    def expire(self, now: float) -> int:
-        """Drop locks that were not renewed; return their number."""
-        return sum(
-            self._expire(group, locks, queue, now)
-            for group, locks in list(self._groups.items())
-            for queue in list(locks)
-        )
-
-    def _expire(
-        self, group: str, locks: dict[MessageQueue, QueueLock], queue: MessageQueue, now: float
-    ) -> bool:
-        """Drop a lock that was not renewed; return whether it was there."""
-        lock = locks.get(queue)
-        if lock is None or self._alive(lock, now):
-            return False
-        del locks[queue]
-        self._count -= 1
-        if not locks and self._groups.get(group) is locks:
-            del self._groups[group]
-        return True
-
     def _alive(self, lock: QueueLock, now: float) -> bool:
         return now - lock.renewed < LIFE_SECONDS
 
-    async def run(self) -> None:
-        """Run the task "queue-locks-expire"."""
-        while True:
-            await trio.sleep(SWEEP_SECONDS)
-            now, turns = trio.current_time(), Turns(8 * ROWS_AT_ONCE)
-            for group, locks in list(self._groups.items()):
-                dead = [
-                    queue
-                    async for queue, lock in in_turns(list(locks.items()), turns)
-                    if not self._alive(lock, now)
-                ]
-                async for queue in in_turns(dead):
-                    self._expire(group, locks, queue, now)
+    async def sweep(self) -> None:
+        """Forget the locks that are not alive."""
+        now, turns = trio.current_time(), Turns(8 * ROWS_AT_ONCE)
+        for group, locks in list(self._groups.items()):
+            dead = [
+                queue
+                async for queue, lock in in_turns(list(locks.items()), turns)
+                if not self._alive(lock, now)
+            ]
+            async for queue in in_turns(dead):
+                lock = locks.get(queue)
+                if lock is None or self._alive(lock, now):
+                    continue  # renewed or unlocked in between
+                del locks[queue]
+                self._count -= 1
+                if not locks and self._groups.get(group) is locks:
+                    del self._groups[group]

@@ -20,6 +20,7 @@ from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.store.core.errors import StoreIoError
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.core.periodic import every
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,4 @@ class SlowConsumers:
 
     async def run(self) -> None:
         """Run the task "slow-consumers"."""
-        while True:
-            await trio.sleep(CHECK_SECONDS)
-            await self.check()
+        await every(CHECK_SECONDS, self.check)

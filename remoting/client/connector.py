@@ -35,6 +35,7 @@ from triomq.remoting.core.errors import (
 )
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import explained
+from triomq.remoting.core.periodic import every
 from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import (
@@ -58,8 +59,6 @@ PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
 InstantHandler = Callable[[str, Command], Command | None]
 """The same without waiting: it runs where the request is read, so any number may come at once."""
 """(address, request of that server) -> response; None: no response. May raise Rejected."""
-
-_IDLE_SCANS_PER_PERIOD = 4
 
 
 def _context_of(tls: Tls) -> "ssl.SSLContext":
@@ -122,7 +121,8 @@ class Connector:
         self._opening = trio.open_nursery()
         self._nursery = await self._opening.__aenter__()
         self._nursery.start_soon(self._run_timer, name="connector-timer")
-        self._nursery.start_soon(self._scan_idle, name="connector-idle-scan")
+        pause = self.config.idle_seconds / 4
+        self._nursery.start_soon(every, pause, self._scan_idle, name="connector-idle-scan")
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
@@ -346,17 +346,15 @@ class Connector:
             for connection in (*self._connections.values(), *self._retiring):
                 connection.expire(now)
 
-    async def _scan_idle(self) -> None:
+    def _scan_idle(self) -> None:
         """Close connections without traffic and without pending requests."""
-        while True:
-            await trio.sleep(self.config.idle_seconds / _IDLE_SCANS_PER_PERIOD)
-            now = trio.current_time()
-            for connection in list(self._connections.values()):
-                if connection.traffic != connection.idle_traffic or connection.peer.pending_count:
-                    connection.idle_traffic = connection.traffic
-                    connection.idle_since = now
-                elif now - connection.idle_since >= self.config.idle_seconds:
-                    connection.close("idle")
+        now = trio.current_time()
+        for connection in list(self._connections.values()):
+            if connection.traffic != connection.idle_traffic or connection.peer.pending_count:
+                connection.idle_traffic = connection.traffic
+                connection.idle_since = now
+            elif now - connection.idle_since >= self.config.idle_seconds:
+                connection.close("idle")
 
     # Requests of servers
 

@@ -102,12 +102,6 @@ class Renewals:
         for key, held in mine:
             self._drop(key, held)
 
-    async def run(self) -> None:
-        """Renew until cancelled."""
-        while True:
-            await trio.sleep(self.settings.renew_period_ms / 1000)
-            await self.renew_due()
-
     async def renew_due(self) -> None:
         """Renew what ends soon; give up what is held for too long.
 

@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from triomq.remoting.core.errors import Rejected, RemotingError
+from triomq.remoting.core.periodic import every
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
 from triomq.remoting.grpc.methods import (
@@ -104,8 +105,9 @@ class GrpcMessaging:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
-                nursery.start_soon(self.renewals.run, name="renewal")
-                nursery.start_soon(self._expire, name="clients-expire")
+                period = self.settings.renew_period_ms / 1000
+                nursery.start_soon(every, period, self.renewals.renew_due, name="renewal")
+                nursery.start_soon(every, EXPIRY_SECONDS, self._expire, name="clients-expire")
                 self.started.set()
                 task_status.started()
                 await trio.sleep_forever()
@@ -216,11 +218,9 @@ class GrpcMessaging:
         )
 
     async def _expire(self) -> None:
-        while True:
-            await trio.sleep(EXPIRY_SECONDS)
-            for client in self.clients.silent(trio.current_time()):
-                logger.info("client %s is gone: it was silent for long", client.client_id)
-                await self._leave(client)
+        for client in self.clients.silent(trio.current_time()):
+            logger.info("client %s is gone: it was silent for long", client.client_id)
+            await self._leave(client)
 
     # What the parts need
 

@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.periodic import every
 from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.monitor.export_settings import ExportSettings
 from triomq.remoting.monitor.metrics import Family, Sample, counter
@@ -66,9 +67,8 @@ class Export:
     async def run(self, source: MetricsSource, push: OtlpPush) -> None:
         """Run the task "otlp-export" until it is cancelled."""
         try:
-            while True:
-                await trio.sleep(self.settings.interval_ms / 1000)
-                await self.push_once(source, push)
+            pushing = partial(self.push_once, source, push)
+            await every(self.settings.interval_ms / 1000, pushing)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 2):
                 await trio.to_thread.run_sync(push.close, abandon_on_cancel=True)

@@ -7,12 +7,10 @@ import attrs
 import trio
 
 from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.periodic import every
 from triomq.remoting.server.connection import Connection
 
 _log = logging.getLogger(__name__)
-
-_SCANS_PER_PERIOD = 4
-_SCAN_SECONDS_MAX = 30.0
 
 
 @attrs.define(eq=False)
@@ -26,12 +24,11 @@ class IdleScan:
 
     async def run(self) -> None:
         """Scan until cancelled."""
-        while True:
-            await trio.sleep(min(self.idle_seconds / _SCANS_PER_PERIOD, _SCAN_SECONDS_MAX))
-            self.scan(trio.current_time())
+        await every(min(self.idle_seconds / 4, 30.0), self._scan)
 
-    def scan(self, now: float) -> None:
+    def _scan(self) -> None:
         """Scan once: the counter of an active connection has moved since the last scan."""
+        now = trio.current_time()
         for connection in list(self.connections()):
             if connection.traffic != connection.idle_traffic:
                 connection.idle_traffic = connection.traffic

@@ -24,6 +24,7 @@ from triomq.broker.store.reading.queue_messages import DamagedRecords, QueueMess
 from triomq.broker.store.reading.reader import Reader
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.core.periodic import every
 from triomq.remoting.protocol.record import LOG_OFFSET_AT
 
 logger = logging.getLogger(__name__)
@@ -159,9 +160,7 @@ class Compactor:
     async def run_passes(self) -> None:
         """Run the task "store-compaction-passes"."""
         await self._begun.wait()
-        while True:
-            await trio.sleep(self.compacted.rules.pass_interval_ms / 1000)
-            await self.pass_over_all()
+        await every(self.compacted.rules.pass_interval_ms / 1000, self.pass_over_all)
 
     async def pass_over_all(self) -> None:
         """Go over all queues that have something new. Checkpoint: always."""

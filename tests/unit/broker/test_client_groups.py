@@ -8,6 +8,7 @@ import trio.testing
 
 from triomq.broker.services.groups import ClientGroups, GroupTable, Member
 from triomq.broker.services.table_limits import BrokerTableLimits, broker_limits
+from triomq.remoting.core.periodic import every
 from triomq.remoting.protocol.bodies.heartbeat import (
     BROADCASTING,
     CLUSTERING,
@@ -162,7 +163,7 @@ async def test_silent_clients_lose_their_connection(autojump_clock: trio.testing
     )
     clients.table.consumer_heartbeat(member("silent", now=trio.current_time()), data())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(clients.run)
+        nursery.start_soon(every, 10.0, clients.expire)
         for _ in range(11):
             clients.table.consumer_heartbeat(member("alive", now=trio.current_time()), data())
             await trio.sleep(11)

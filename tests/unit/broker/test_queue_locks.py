@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import trio
+import trio.testing
+
 from triomq.broker.services.queue_locks import LIFE_SECONDS, QueueLocks
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
@@ -44,10 +47,13 @@ def test_a_group_with_a_live_lock_consumes_in_order() -> None:
     assert not locks.any_alive("G", LIFE_SECONDS)
 
 
-def test_dead_locks_are_swept() -> None:
+async def test_dead_locks_are_swept(autojump_clock: trio.testing.MockClock) -> None:
     locks = QueueLocks()
     locks.lock("G", "a", Q[:2], 0.0)
     locks.lock("G", "a", Q[2:], 50.0)
-    assert locks.expire(LIFE_SECONDS + 1) == 2
-    assert locks.expire(LIFE_SECONDS + 50) == 1
+    await trio.sleep_until(LIFE_SECONDS + 1)
+    await locks.sweep()
+    assert list(locks._groups["G"]) == Q[2:]
+    await trio.sleep_until(LIFE_SECONDS + 50)
+    await locks.sweep()
     assert locks._groups == {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import open_consumer_offsets
@@ -101,7 +103,7 @@ def test_consumer_offsets(tmp_path: Path) -> None:
         offsets.require_room("G", "T", 4)
 
 
-def test_queue_locks() -> None:
+async def test_queue_locks(autojump_clock: trio.testing.MockClock) -> None:
     locks = QueueLocks(limits=broker_limits(BrokerTableLimits(locks_max=3)))
     queues = [MessageQueue("T", "b", number) for number in range(4)]
     assert locks.lock("G", "c", queues[:3], 0.0) == queues[:3]
@@ -116,5 +118,6 @@ def test_queue_locks() -> None:
         locks.lock("H", "d", queues[3:], 1.0)
     locks.unlock("G", "c", queues[:1])
     assert locks.lock("H", "d", queues[3:], 1.0) == queues[3:]
-    assert locks.expire(100.0) == 3
+    await trio.sleep_until(100)
+    await locks.sweep()
     assert locks.lock("H", "d", queues[:3], 100.0) == queues[:3]
