@@ -94,8 +94,9 @@ REQUESTS = f"""# All requests
 {GENERATED}
 
 Every request code of RocketMQ 4.9 and 5.5, with its header fields (`extFields`) and bodies as
-classes of `triomq.remoting.protocol.headers` and `triomq.remoting.protocol.bodies`. What our own
-servers answer is in `broker/processors/handler_table.py` and `namesrv/request_table.py`.
+classes of `triomq.remoting.protocol.headers` and `triomq.remoting.protocol.bodies`. Codes without a
+link are known by their number only. What our own servers answer is in
+`broker/processors/handler_table.py` and `namesrv/request_table.py`.
 
 How to read an entry: **bold** fields are required; `i32`, `i64`, `bool` and `str` say what their
 text holds; names after a slash are the one-letter names of the V2 send requests. Any request may
@@ -104,12 +105,11 @@ carry `bname`, `ns`, `nsd`, `oway`, `lo`, `AccessKey`, `SecurityToken` and `Sign
 
 FAMILIES = {
     "messages": ("Send, pull and find messages", "send pull query transaction"),
-    "pop": ("POP, light topics and timers", "pop lite assignment timer"),
+    "pop": ("POP and timers", "pop assignment timer"),
     "clients": ("Clients and their queues", "client heartbeat running locks"),
     "groups": ("Groups and offsets", "offset offsets groups"),
     "topics": ("Topics and queues", "topic topics mapping"),
     "routes": ("Brokers, routes and settings", "route registration admin cluster"),
-    "controller": ("Controller", "controller"),
     "security": ("Users and permissions", "auth"),
 }
 """page -> its title, and the modules of headers and bodies that it describes"""
@@ -269,9 +269,10 @@ def requests_pages() -> Iterator[tuple[str, str]]:
     """Yield name and text of the page and of one for each family of requests."""
     classes = {cls for pair in BODIES.values() for body in pair for cls in _classes_of(body)}
     rows = (
-        f"| {code} | [{RequestCode(code).name}](requests/{page}.md#{_anchor(code)}) |"
-        for code in sorted(HEADERS)
-        for page in (_page_of_request(code),)
+        f"| {code} | [{code.name}](requests/{_page_of_request(code)}.md#{_anchor(code)}) |"
+        if code in HEADERS
+        else f"| {code} | {code.name} |"
+        for code in sorted(RequestCode)
     )
     lines = [REQUESTS, "## Requests\n\n| Code | Name |\n|---|---|", *rows]
     lines.append("\n## Response codes\n\n| Code | Name |\n|---|---|")

@@ -110,7 +110,6 @@ ONE_NAME = {
     "Option": "an option of a program, of a command, of a Spark query",
     "QueueLocks": "the broker's table of locks; the consumer's side of it",
     "Refused": "a call that the service refuses; why POP refuses an acknowledgement",
-    "Replica": "a slave as its master sees it; as the controller's bodies name it",
     "RequestTimeout": "the SDK's error for users, made of the one below",
 }
 """Classes that several modules define -> why one name is right."""

@@ -48,15 +48,6 @@ _REQUESTS = {
     220: "ResetOffsetRequestHeader",
     221: "GetConsumerStatusRequestHeader",
     513: "CreateTopicRequestHeader",
-    50: "CreateAccessConfigRequestHeader",
-    51: "DeleteAccessConfigRequestHeader",
-    53: "UpdateGlobalWhiteAddrsConfigRequestHeader",
-    200070: "PopLiteMessageRequestHeader",
-    200075: "GetParentTopicInfoRequestHeader",
-    200076: "GetLiteTopicInfoRequestHeader",
-    200077: "GetLiteClientInfoRequestHeader",
-    200078: "GetLiteGroupInfoRequestHeader",
-    200079: "TriggerLiteDispatchRequestHeader",
 }
 _RESPONSES = {
     **dict.fromkeys((10, 310, 320, 324, 325), "SendMessageResponseHeader"),
@@ -70,7 +61,6 @@ _RESPONSES = {
     30: "GetMaxOffsetResponseHeader",
     31: "GetMinOffsetResponseHeader",
     32: "GetEarliestMsgStoretimeResponseHeader",
-    52: "GetBrokerAclConfigResponseHeader",
     101: "GetKVConfigResponseHeader",
     103: "RegisterBrokerResponseHeader",
     201: "GetAllSubscriptionGroupResponseHeader",
@@ -78,25 +68,16 @@ _RESPONSES = {
     322: "QueryDataVersionResponseHeader",
     327: "AddWritePermOfBrokerResponseHeader",
     906: "ExchangeHAInfoResponseHeader",
-    1001: "AlterSyncStateSetResponseHeader",
-    1002: "ElectMasterResponseHeader",
-    1003: "RegisterBrokerToControllerResponseHeader",
-    1004: "GetReplicaInfoResponseHeader",
-    1005: "GetMetaDataResponseHeader",
-    1012: "GetNextBrokerIdResponseHeader",
-    1013: "ApplyBrokerIdResponseHeader",
     200050: "PopMessageResponseHeader",
     200052: "PopMessageResponseHeader",
     200053: "ChangeInvisibleTimeResponseHeader",
     200054: "NotificationResponseHeader",
     200055: "PollingInfoResponseHeader",
-    200070: "PopLiteMessageResponseHeader",
 }
 
 NO_JAVA_CLASS = {
     (34, "response"): "Java sets these two entries by hand (ClientManageProcessor.java)",
     (2004, "request"): "Java sets this entry by hand (MQClientAPIImpl.setCommitLogReadAheadMode)",
-    (5001, "request"): "Java sets this entry by hand (MQClientAPIImpl.switchTimerEngine)",
 }
 """Header classes of ours without a class in Java, and why."""
 

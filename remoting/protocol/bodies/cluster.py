@@ -108,11 +108,3 @@ class ColdReads(JsonBody):
     group_threshold: int = named("cgColdReadThreshold", default=0)
     global_threshold: int = named("globalColdReadThreshold", default=0)
     global_bytes: int = named("globalAcc", default=0)
-
-
-@attrs.frozen(kw_only=True, eq=False, repr=False)
-class IndexProgress(JsonBody):
-    """Answer to 354. States: 0 complete, 1 incomplete, 2 being written, 3 failed."""
-
-    status: int = named("checkStatus", default=0)
-    result: str | None = named("checkResult", default=None)

@@ -1,9 +1,8 @@
 """Headers of access control.
 
-Users and policies of RocketMQ 5.3 and later: 3001 to 3010. Accounts of 4.4 to 5.2: 50 to 54.
+Users and policies of RocketMQ 5.3 and later: 3001 to 3010.
 
-Source: remoting/…/header/CreateUserRequestHeader.java and the classes beside it; for the accounts
-common/…/protocol/header/CreateAccessConfigRequestHeader.java and the classes beside it of 4.9.
+Source: remoting/…/header/CreateUserRequestHeader.java and the classes beside it.
 """
 
 from triomq.remoting.protocol.fields import header, wire
@@ -45,43 +44,3 @@ class ListAclsHeader:
 
     subject_filter: str | None = wire("subjectFilter", default=None)
     resource_filter: str | None = wire("resourceFilter", default=None)
-
-
-@header
-class PlainAccountHeader:
-    """Create or alter an account (50); permission lists are ``name=PUB|SUB`` joined by commas."""
-
-    access_key: str = wire("accessKey")
-    secret_key: str | None = wire("secretKey", default=None)
-    white_remote_address: str | None = wire("whiteRemoteAddress", default=None)
-    admin: bool = wire("admin", default=False)
-    default_topic_permission: str | None = wire("defaultTopicPerm", default=None)
-    default_group_permission: str | None = wire("defaultGroupPerm", default=None)
-    topic_permissions: str | None = wire("topicPerms", default=None)
-    group_permissions: str | None = wire("groupPerms", default=None)
-
-
-@header
-class DeletePlainAccountHeader:
-    """Header of 51."""
-
-    access_key: str = wire("accessKey")
-
-
-@header
-class GlobalWhiteAddressesHeader:
-    """Header of 53; addresses joined by commas."""
-
-    addresses: str = wire("globalWhiteAddrs")
-    file: str | None = wire("aclFileFullPath", default=None)
-
-
-@header
-class AclVersionResponseHeader:
-    """Answer to 52; the versions are JSON texts."""
-
-    version: str | None = wire("version", default=None)
-    all_file_versions: str | None = wire("allAclFileVersion", default=None)
-    broker_name: str | None = wire("brokerName", default=None)
-    broker_address: str | None = wire("brokerAddr", default=None)
-    cluster_name: str | None = wire("clusterName", default=None)
