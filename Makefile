@@ -70,7 +70,7 @@ check: $(VENV)/.dev ## ruff, mypy --strict, the house rules, and whether generat
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
-	$(PYTEST) -q tests/test_tidy.py tests/unit/client/test_facades_match.py
+	$(PYTEST) -q tests/test_tidy.py tests/unit/client/sdk/test_facades_match.py
 
 $(VENV)/.fuzz: $(VENV)/.dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'

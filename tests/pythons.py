@@ -25,10 +25,10 @@ SUITES = {"trixie": "3.13", "sid": "3.14"}
 """Debian's release -> the Python that it should have at least"""
 PORTS = {"trixie": "19500-21499", "sid": "21500-23499"}
 LEFT_OUT = (
-    "tests/unit/pipeline",
-    "tests/unit/spark",
+    "tests/unit/client/pipeline",
+    "tests/unit/client/spark",
     "tests/integration/spark",
-    "tests/unit/test_compatibility_page.py",  # imports all tests, also those with Spark
+    "tests/unit/support/test_compatibility_page.py",  # imports all tests, also those with Spark
 )
 PATHS = (
     "tests/unit",

@@ -488,8 +488,9 @@ def test_feature_marks_only_where_something_real_runs() -> None:
         "tests/integration",
         "tests/compat",
         "tests/compose",
-        "tests/unit/store",
-        "tests/unit/broker/test_delayed_messages.py",
+        "tests/unit/broker/store",
+        "tests/unit/broker/inspect",
+        "tests/unit/broker/services/test_delayed_messages.py",
         "tests/property/test_store",
     )
     errors = [

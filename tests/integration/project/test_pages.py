@@ -35,7 +35,7 @@ from triomq.testing import InProcessCluster, local_cluster
 README_PAGES = ("README.md", "README.zh-CN.md")
 ELSEWHERE = {
     ("docs/architecture/grpc.md", "Greeter"): "tests/integration/grpc/test_grpc_page.py",
-    ("docs/protocol.md", "FrameBuffer"): "tests/unit/remoting/test_protocol_page.py",
+    ("docs/protocol.md", "FrameBuffer"): "tests/unit/remoting/protocol/test_protocol_page.py",
     (
         "docs/protocol.md",
         "BlockingConnection",
@@ -80,7 +80,7 @@ def place(block: Block) -> str | None:
     """The file or test that runs a block."""
     if block.label and LABEL.fullmatch(block.label):
         return (
-            "tests/unit/client/test_guide.py"
+            "tests/unit/client/sdk/test_guide.py"
             if f"{block.page.removeprefix('docs/').removesuffix('.md')}".startswith(
                 ("sdk", "concepts", "index", "tutorial")
             )
