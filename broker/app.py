@@ -46,8 +46,7 @@ from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store, wall_clock_ms
 from triomq.broker.wiring import open_broker
 from triomq.remoting.client.access import Access
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.open_files import ConnectionBudget

@@ -8,9 +8,27 @@ from functools import partial
 
 from triomq.broker.app import run_broker
 from triomq.broker.command_line import PROGRAM
-from triomq.broker.exit_codes import EXIT_CODES
 from triomq.broker.options import read_options
-from triomq.remoting.core.process import ExitCode, run_program
+from triomq.broker.roles.second_master import SecondMaster
+from triomq.broker.services.persisted import DamagedTable
+from triomq.broker.store.core.errors import (
+    FullAtStart,
+    NoFilesLeft,
+    StoreDamaged,
+    StoreDenied,
+    StoreLocked,
+)
+from triomq.remoting.core.process import ExitCode, ExitCodes, run_program
+
+EXIT_CODES: ExitCodes = {
+    StoreLocked: ExitCode.STORE_LOCKED,
+    StoreDamaged: ExitCode.STORE_DAMAGED,
+    DamagedTable: ExitCode.STORE_DAMAGED,
+    StoreDenied: ExitCode.CONFIGURATION,
+    FullAtStart: ExitCode.FAILED,  # a service manager starts it again
+    NoFilesLeft: ExitCode.FAILED,
+    SecondMaster: ExitCode.FAILED,
+}
 
 
 def serve(parsed: argparse.Namespace) -> ExitCode:

@@ -20,7 +20,7 @@ from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.offsets import ConsumerOffsets, OwnCommits, open_consumer_offsets
-from triomq.broker.services.persisted import PersistedTable, TableSaver
+from triomq.broker.services.persisted import PersistedTable, TableSaver, Version
 from triomq.broker.services.pop.acting_records import (
     ActingRecords,
     open_acting_records,
@@ -51,7 +51,6 @@ from triomq.broker.services.timers.timers import Timers
 from triomq.broker.services.topics import Topics, TopicSettings, open_topics
 from triomq.broker.services.transactions.checks import CheckRules, TransactionChecks
 from triomq.broker.services.transactions.transactions import Transactions
-from triomq.broker.services.versions import Version
 from triomq.broker.store.opening import wall_clock_ms
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.access.control import AccessControl

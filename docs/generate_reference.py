@@ -49,7 +49,6 @@ PARTS = {
     "signing": ("protocol/signing", "protocol/proxy_header", "protocol/socks"),
     "clients": (
         "client/connector",
-        "client/connector_config",
         "client/blocking",
         "client/rpc_hooks",
         "client/access",

@@ -15,7 +15,6 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from triomq.namesrv.errors import KvFileError
 from triomq.namesrv.table_limits import namesrv_limits
 from triomq.remoting.core.atomic_file import DamagedFile, read_file, replace_file
 from triomq.remoting.core.open_files import explained, none_left
@@ -24,6 +23,16 @@ from triomq.remoting.protocol.limits import Limits
 _log = logging.getLogger(__name__)
 
 Table = dict[str, dict[str, str]]
+
+
+class KvFileError(Exception):
+    """The file of the key-value table cannot be read or written: *path*, *reason*, *fix*."""
+
+    def __init__(self, path: Path, reason: str, fix: str) -> None:
+        super().__init__(f"{path}: {reason}; {fix}")
+        self.path = path
+        self.reason = reason
+        self.fix = fix
 
 
 class _File(msgspec.Struct):

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from triomq.namesrv.errors import KvFileError
-from triomq.namesrv.kv import KvConfig
+from triomq.namesrv.kv import KvConfig, KvFileError
 from triomq.namesrv.missing_brokers import MissingBrokers
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.cluster import MISSING_BROKERS_NAMESPACE, KvTable

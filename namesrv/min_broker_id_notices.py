@@ -12,8 +12,7 @@ import attrs
 import trio
 
 from triomq.namesrv.min_broker_id import MinBrokerIdChange
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.tls.client import Tls
 

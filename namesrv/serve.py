@@ -7,9 +7,29 @@ from functools import partial
 
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.command_line import PROGRAM
-from triomq.namesrv.errors import EXIT_CODES
-from triomq.namesrv.options import read_options
-from triomq.remoting.core.process import ExitCode, run_program
+from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
+from triomq.namesrv.kv import KvFileError
+from triomq.remoting.core.command_line import defined_entries, file_source
+from triomq.remoting.core.process import ExitCode, ExitCodes, run_program
+from triomq.remoting.core.properties_file import Entry
+from triomq.remoting.core.saved_settings import load_with_saved
+from triomq.remoting.core.settings import Loaded, Source
+
+EXIT_CODES: ExitCodes = {KvFileError: ExitCode.STORE_DAMAGED}
+
+
+def read_options(parsed: argparse.Namespace) -> Loaded[NamesrvConfig]:
+    """Load the file, the settings that requests changed, and the options; later sources win.
+
+    ``parsed`` comes from ``namesrv_parser()``.
+
+    Raises: ConfigError.
+    """
+    sources = [file_source(parsed.config)] if parsed.config is not None else []
+    given = [Source("option -D", defined_entries(parsed.define))]
+    if parsed.port is not None:
+        given.append(Source("option -p", (Entry("listenPort", parsed.port),)))
+    return load_with_saved(NamesrvConfig, sources, given, NAMESRV_KEYS)
 
 
 def serve(parsed: argparse.Namespace) -> ExitCode:

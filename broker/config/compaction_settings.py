@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.store.core.compaction_rules import KEY_BYTES, CompactionRules
-from triomq.broker.store.core.config import BATCH_ENTRY_BYTES
+from triomq.broker.store.core.config import BATCH_ENTRY_BYTES, KEY_BYTES, CompactionRules
 from triomq.remoting.core.settings import INT_MAX, LONG_MAX, flag, number
 
 

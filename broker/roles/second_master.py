@@ -11,8 +11,7 @@ from __future__ import annotations
 import trio
 
 from triomq.broker.config import BrokerConfig
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.errors import RemotingError, RequestTimeout
 from triomq.remoting.core.properties_file import parse_properties

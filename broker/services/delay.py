@@ -20,9 +20,8 @@ import trio
 
 from triomq.broker.services.delay_slots import DelaySlots
 from triomq.broker.services.delay_times import ArrivalTimes
-from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
+from triomq.broker.services.persisted import PersistedTable, Version, encode_pretty, load_table
 from triomq.broker.services.topics import Topics
-from triomq.broker.services.versions import Version
 from triomq.broker.store.core.draft import Draft
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
+from triomq.broker.services.persisted import PersistedTable, Version, load_table, pretty_steps
 from triomq.broker.services.table_limits import broker_limits
-from triomq.broker.services.versions import Version
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.offsets import (
     ConsumerOffsetTable,

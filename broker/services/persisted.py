@@ -18,6 +18,7 @@ import trio
 from triomq.broker.store.io.disk import Disk
 from triomq.remoting.core.atomic_file import DamagedFile, read_file, replace_file
 from triomq.remoting.core.open_files import explained
+from triomq.remoting.protocol.bodies.topics import DataVersion
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -246,3 +247,26 @@ class TableSaver:
             return False
         table.note_saved(changes)
         return True
+
+
+@attrs.define(eq=False)
+class Version:
+    """The present version of one table."""
+
+    clock_ms: Callable[[], int]
+    current: DataVersion = attrs.field()
+    on_bump: Callable[[], None] = attrs.field(default=lambda: None, kw_only=True)
+    """Called after every change, so that slaves of TrioMQ hear of it at once."""
+
+    @current.default
+    def _fresh(self) -> DataVersion:
+        return DataVersion(timestamp=self.clock_ms())
+
+    def bump(self) -> None:
+        self.current = self.current.next(self.clock_ms())
+        self.on_bump()
+
+    def load(self, saved: DataVersion | None) -> None:
+        """Go on from a saved version; 4.9 releases save none with the offsets."""
+        if saved is not None and saved.timestamp:
+            self.current = saved

@@ -15,9 +15,8 @@ import attrs
 
 from triomq.broker.services.attributes import TOPIC_ATTRIBUTES, alter_attributes
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
+from triomq.broker.services.persisted import PersistedTable, Version, load_table, pretty_steps
 from triomq.broker.services.table_limits import broker_limits
-from triomq.broker.services.versions import Version
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.route import QUEUES_MAX
 from triomq.remoting.protocol.bodies.schema import write_plain

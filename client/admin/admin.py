@@ -40,8 +40,7 @@ from triomq.client.core.errors import (
 )
 from triomq.client.core.lifetime import OnlyAsync
 from triomq.client.core.servers import checked_access, listed_name_servers, namesrv_addresses
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.client.discovery import FETCH_SECONDS, is_address_server
 from triomq.remoting.protocol.bodies.cluster import ClusterTable, KvTable
 from triomq.remoting.protocol.bodies.groups import (

@@ -31,8 +31,7 @@ from triomq.client.core.namespace import Namespace
 from triomq.client.core.route_finder import RouteFinder
 from triomq.client.core.routes import KnownRoutes
 from triomq.client.core.servers import checked_access, listed_name_servers
-from triomq.remoting.client.connector import Connector, PeerHandler
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig, PeerHandler
 from triomq.remoting.client.discovery import fetch_addresses, is_address_server
 from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.core.errors import RemotingError

@@ -41,8 +41,7 @@ from triomq.client.proxy.passed_requests import PassedRequests
 from triomq.client.proxy.proxy_config import ProxyConfig
 from triomq.client.proxy.remote_cluster import ProxyEndpoint, RemoteCluster
 from triomq.remoting.access.control import AccessControl
-from triomq.remoting.client.connector import Connector, PeerHandler
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig, PeerHandler
 from triomq.remoting.client.discovery import (
     DEFAULT_SUBGROUP,
     address_server_url,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 import attrs
 import trio
 
-from triomq.remoting.client.connector import Connector, InstantHandler, PeerHandler
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig, InstantHandler, PeerHandler
 from triomq.remoting.protocol.command import Command
 
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from triomq.remoting.client.loss_reason import sending_failed, with_hint
+from triomq.remoting.client.loss_reason import TimeOuts, sending_failed, with_hint
 from triomq.remoting.client.proxies import SocksProxies, dial_through_blocking
 from triomq.remoting.client.rpc_hooks import RpcHook
-from triomq.remoting.client.time_outs import TimeOuts
 from triomq.remoting.core.address import parse_address
 from triomq.remoting.core.errors import (
     ConnectFailed,

@@ -15,8 +15,7 @@ import attrs
 import msgspec
 import trio
 
-from triomq.remoting.client.loss_reason import sending_failed, with_hint
-from triomq.remoting.client.time_outs import TimeOuts
+from triomq.remoting.client.loss_reason import TimeOuts, sending_failed, with_hint
 from triomq.remoting.core.busy_poll import BusyPoll, busy_poll
 from triomq.remoting.core.errors import ConnectionLost, RemotingError, RequestTimeout
 from triomq.remoting.core.log_limit import LogLimit

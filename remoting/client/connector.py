@@ -14,16 +14,18 @@ the request is sent once more over a new connection.
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
+from attrs import validators
 
 from triomq.remoting.client.connection import ClientConnection
-from triomq.remoting.client.connector_config import ConnectorConfig
 from triomq.remoting.client.dial import dial, dial_through
+from triomq.remoting.client.proxies import SocksProxies
+from triomq.remoting.client.rpc_hooks import RpcHook
 from triomq.remoting.core.address import parse_address
 from triomq.remoting.core.errors import (
     ConnectFailed,
@@ -45,6 +47,7 @@ from triomq.remoting.protocol.command import (
     encode_command,
     response_to,
 )
+from triomq.remoting.protocol.framing import FRAME_BYTES_MAX
 from triomq.remoting.protocol.peer import ClientPeer
 from triomq.remoting.tls.client import Tls
 
@@ -53,12 +56,34 @@ if TYPE_CHECKING:
 
     from triomq.remoting.tls.stream import TlsStream
 
+
 _log = logging.getLogger(__name__)
 
 PeerHandler = Callable[[str, Command], Awaitable[Command | None]]
 InstantHandler = Callable[[str, Command], Command | None]
 """The same without waiting: it runs where the request is read, so any number may come at once."""
 """(address, request of that server) -> response; None: no response. May raise Rejected."""
+
+
+@attrs.frozen(kw_only=True)
+class ConnectorConfig:
+    """The settings of one connector.
+
+    ``peer_requests_max``: how many requests of servers are answered at once. ``tls``: every
+    connection uses TLS; None: no connection does. ``socks``: the proxies that lead to servers.
+    ``hooks`` see every request, in this order. ``busy_poll``: ask the sockets for up to 150 µs
+    whether an answer has come before the loop sleeps (``remoting/busy_poll``).
+    """
+
+    connect_seconds: float = attrs.field(default=3.0, validator=validators.gt(0))
+    idle_seconds: float = attrs.field(default=120.0, validator=validators.gt(0))
+    frame_max_bytes: int = attrs.field(default=FRAME_BYTES_MAX, validator=validators.ge(64))
+    outbox_high_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=validators.ge(1))
+    peer_requests_max: int = attrs.field(default=64, validator=validators.ge(1))
+    tls: Tls | None = None
+    socks: SocksProxies = attrs.field(factory=SocksProxies)
+    hooks: Sequence[RpcHook] = ()
+    busy_poll: bool = True
 
 
 def _context_of(tls: Tls) -> "ssl.SSLContext":

@@ -14,11 +14,13 @@ import argparse
 import enum
 import errno
 import itertools
+import json
 import logging
 import logging.handlers
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -27,8 +29,7 @@ import trio
 
 from triomq.remoting.core import open_files
 from triomq.remoting.core.interrupt import interrupted
-from triomq.remoting.core.json_log import JsonFormatter
-from triomq.remoting.core.printable import PrintableFormatter, printable
+from triomq.remoting.core.printable import PrintableFormatter, printable, printable_lines
 from triomq.remoting.core.properties_file import format_properties
 from triomq.remoting.core.settings import ConfigError, Loaded, render
 from triomq.remoting.core.task_dump import task_lines
@@ -257,3 +258,26 @@ def _log_tasks() -> None:
         _log.warning("task %s", line)
     if next(lines, None) is not None:
         _log.warning("more tasks than %d: the others are left out", DUMP_TASKS_MAX)
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes time (UTC), level, logger, message, and fields and exception where there are any.
+
+    Everything but ASCII is escaped, so no text of a peer reaches a terminal as it is.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        moment = datetime.fromtimestamp(record.created, UTC)
+        entry: dict[str, object] = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields = getattr(record, "fields", None)
+        if fields:
+            entry["fields"] = dict(fields)
+        if record.exc_info:
+            entry["exception"] = printable_lines(self.formatException(record.exc_info))
+        return json.dumps(entry, default=str).replace("\x7f", "\\u007f")

@@ -37,11 +37,10 @@ from triomq.remoting.server.handlers import HandlerTable
 from triomq.remoting.server.idle_scan import IdleScan
 from triomq.remoting.server.listen import OPEN_FIX, open_listener, warn_if_open
 from triomq.remoting.server.local_connection import LocalConnection
-from triomq.remoting.server.pool import Pool
+from triomq.remoting.server.pool import Pool, Sweeper
 from triomq.remoting.server.requests import Destination
 from triomq.remoting.server.selector import Selector
 from triomq.remoting.server.statistics import ServerStatistics
-from triomq.remoting.server.sweeper import Sweeper
 
 _log = logging.getLogger(__name__)
 

@@ -30,8 +30,7 @@ from processes import (
 from triomq import Message, Producer, PullConsumer
 from triomq.broker.services.offsets import decode_offsets
 from triomq.client.admin.admin import Admin
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.offset import (

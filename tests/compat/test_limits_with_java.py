@@ -21,8 +21,7 @@ from processes import (
     write_logback,
 )
 
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader, OffsetResponseHeader

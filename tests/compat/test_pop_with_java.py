@@ -18,8 +18,7 @@ from pop_peer import Popped, acknowledge, pop
 
 from triomq import Producer
 from triomq.client.admin.admin import Admin
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(180)]
 COUNT = 300

@@ -25,8 +25,7 @@ from processes import (
 )
 from topic_reader import read_topic
 
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.bodies.topics import TopicTable

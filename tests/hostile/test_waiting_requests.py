@@ -11,8 +11,7 @@ from brokers import BrokerPeer, peer_of, running_broker
 from serving import make_server, until
 
 from triomq.broker.processors.relays import UNANSWERED_MAX
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.protocol.bodies.locks import LockRequest
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode as Code

@@ -14,8 +14,7 @@ import trio
 from triomq.broker.app import BrokerReady, run_broker
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.properties_file import Entry
 from triomq.remoting.core.settings import Source, load
 from triomq.remoting.protocol.bodies.heartbeat import (

@@ -20,8 +20,7 @@ from processes import free_port
 
 from triomq.broker.app import BrokerReady, run_broker
 from triomq.remoting.client.access import Access
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.messaging.service import PATH

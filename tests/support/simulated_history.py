@@ -67,8 +67,7 @@ from triomq.client import (
 from triomq.client.admin.admin import Admin
 from triomq.client.core.config import ClientSettings, ConsumerSettings, ProducerSettings
 from triomq.client.core.errors import TrioMQError
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.testing import Simulation, simulate

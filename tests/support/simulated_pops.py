@@ -17,8 +17,7 @@ from simulated_cluster import SimulatedCluster
 from triomq.client import BrokerError, NoNameServer, Producer, RouteNotFound, SendError, SendStatus
 from triomq.client.core.config import ClientSettings, ProducerSettings
 from triomq.client.core.errors import TrioMQError
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request

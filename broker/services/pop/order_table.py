@@ -11,7 +11,7 @@ import attrs
 
 from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
 from triomq.broker.services.pop.ordered_pop import OrderedPop
-from triomq.remoting.protocol.bodies.ordered_pop import OrderedPopTable
+from triomq.remoting.protocol.bodies.pop import OrderedPopTable
 from triomq.remoting.protocol.bodies.schema import write_plain
 
 GATHER_SECONDS = 1.0

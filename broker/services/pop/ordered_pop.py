@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from triomq.remoting.protocol.bodies.ordered_pop import OrderedPopBody
+from triomq.remoting.protocol.bodies.pop import OrderedPopBody
 
 
 class Refused(enum.Enum):

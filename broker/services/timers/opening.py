@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.timers.timer_counts import open_timer_counts
 from triomq.broker.services.timers.timer_rules import TimerRules
 from triomq.broker.services.timers.timer_schedule import TimerSchedule
 from triomq.broker.services.timers.timer_settings import TimerSettings
 from triomq.broker.services.timers.timers import Timers
-from triomq.broker.services.versions import Version
 from triomq.broker.store.core.errors import start_error
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.timer.timer_files import TimerFiles, open_timer_files

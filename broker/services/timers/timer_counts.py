@@ -13,8 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.services.persisted import PersistedTable, encode_pretty, load_table
-from triomq.broker.services.versions import Version
+from triomq.broker.services.persisted import PersistedTable, Version, encode_pretty, load_table
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.timer import TimedCount, TimerMetrics
 

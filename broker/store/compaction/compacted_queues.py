@@ -18,7 +18,7 @@ from triomq.broker.store.compaction.compaction_log import PLACES, open_compactio
 from triomq.broker.store.compaction.copy_file import CopySizes
 from triomq.broker.store.compaction.position_checkpoint import PositionCheckpoint
 from triomq.broker.store.compaction.replacement import PLAN_NAME
-from triomq.broker.store.core.compaction_rules import CompactionRules
+from triomq.broker.store.core.config import CompactionRules
 from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.queues.table import QueueTable

@@ -23,8 +23,7 @@ from small_file_system import SmallFileSystem, why_not
 from triomq.broker.store.io.checkpoint import Checkpoint
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.keys.index_file import Geometry, KeyIndexFile
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.process import ExitCode
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode

@@ -18,8 +18,7 @@ import pytest
 import trio
 from brokers import BrokerPeer, peer_of, running_broker
 
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.record_reader import decode_records

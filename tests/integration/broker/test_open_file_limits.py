@@ -25,8 +25,8 @@ from triomq import ProducerSettings, TrioMQError
 from triomq.broker.services import registration
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.name_servers import NameServer, NameServerTable
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.topics import TopicSettings, open_topics
-from triomq.broker.services.versions import Version
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.core import open_files

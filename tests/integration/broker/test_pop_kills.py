@@ -15,8 +15,7 @@ import trio
 from brokers import BrokerPeer
 from pop_peer import acknowledge, pop
 
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import RemotingError
 
 KILLS, INVISIBLE_MS = 3, 2_000

@@ -12,8 +12,7 @@ from brokers import BrokerPeer, peer_of, running_broker
 
 from triomq.broker.app import BrokerReady
 from triomq.broker.processors import relays
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.protocol.bodies.offsets import ConsumerStatus
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunning

@@ -12,8 +12,7 @@ from brokers import BrokerPeer, peer_of, running_broker
 
 from triomq.broker.app import BrokerReady
 from triomq.broker.services import pushed_replies
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, response_to

@@ -18,8 +18,7 @@ from mqadmin_calls import failed, mqadmin
 from triomq import Message, Producer, PushConsumer
 from triomq.broker.store.core.disk_space import Usage
 from triomq.broker.store.io.disk import Disk
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode

@@ -12,7 +12,7 @@ from brokers import peer_of, running_broker
 
 from triomq.broker.options import load_broker_config
 from triomq.namesrv.command_line import namesrv_parser
-from triomq.namesrv.options import read_options
+from triomq.namesrv.serve import read_options
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.core.properties_file import Entry
 from triomq.remoting.core.settings import ConfigError

@@ -19,8 +19,7 @@ from no_files import no_files_left
 from triomq.broker.services import persisted
 from triomq.broker.services.persisted import TableSaver
 from triomq.client.receiving.local_offsets import LocalOffsets, read_offsets
-from triomq.namesrv.errors import KvFileError
-from triomq.namesrv.kv import KvConfig
+from triomq.namesrv.kv import KvConfig, KvFileError
 from triomq.remoting.core.atomic_file import replace_file
 from triomq.remoting.core.saved_settings import SavedSettings
 from triomq.remoting.protocol.bodies.route import MessageQueue

@@ -31,7 +31,7 @@ from triomq.client.proxy.options import read_options as read_proxy
 from triomq.client.proxy.proxy_config import ProxyConfig
 from triomq.namesrv.command_line import namesrv_parser
 from triomq.namesrv.config import NamesrvConfig
-from triomq.namesrv.options import read_options as read_namesrv
+from triomq.namesrv.serve import read_options as read_namesrv
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 ROOT = DEPLOY.parent

@@ -23,8 +23,7 @@ from triomq import ClientSettings, Credentials, Producer, ProducerSettings, Send
 from triomq.broker.app import BrokerReady, run_broker
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.core.properties_file import Entry
 from triomq.remoting.core.settings import Source, load

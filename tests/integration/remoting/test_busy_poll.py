@@ -18,8 +18,7 @@ import pytest
 import trio
 from serving import ECHO, ECHO_LATER, RawPeer, ping_pong, serving
 
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core import busy_poll as module
 from triomq.remoting.core.busy_poll import SPIN_SECONDS, BusyPoll, SpinBudget, busy_poll
 from triomq.remoting.protocol.command import Command

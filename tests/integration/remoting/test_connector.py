@@ -12,8 +12,7 @@ import trio.testing
 from serving import BOTH_FORMS, ECHO, ECHO_LATER, STAGES, hold, make_server, serving, until
 
 from triomq.remoting.client.connection import ClientConnection
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, Rejected, RequestTimeout
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer

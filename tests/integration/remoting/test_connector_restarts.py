@@ -12,8 +12,7 @@ import trio
 import trio.testing
 from serving import ECHO, hold, serving, until
 
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import ConnectFailed
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command

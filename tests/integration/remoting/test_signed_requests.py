@@ -18,8 +18,7 @@ from triomq.client import ClientSettings, ConsumeFrom, ConsumerSettings
 from triomq.client.core.errors import SendFailed
 from triomq.remoting.client.access import Access, read_credentials
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.client.rpc_hooks import Signing
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.core.settings import ConfigError

@@ -14,8 +14,7 @@ from serving import ECHO, serving
 
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.core.errors import ConnectFailed
 from triomq.remoting.protocol.command import Command

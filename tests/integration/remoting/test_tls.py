@@ -17,8 +17,7 @@ from no_files import opening_fails
 from serving import ECHO, RawPeer, serving
 
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.client.dial import dial
 from triomq.remoting.client.tls_handshake import secure
 from triomq.remoting.core.errors import ConnectFailed, ConnectionLost

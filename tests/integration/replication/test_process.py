@@ -16,8 +16,7 @@ import trio
 from brokers import BrokerPeer
 from processes import our_broker, wait_registered
 
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import ResponseCode
 

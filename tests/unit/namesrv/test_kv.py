@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from triomq.namesrv.errors import KvFileError
-from triomq.namesrv.kv import KvConfig
+from triomq.namesrv.kv import KvConfig, KvFileError
 from triomq.remoting.core.atomic_file import backup_of
 
 

@@ -17,6 +17,7 @@ from stores import empty_store
 from triomq.broker.roles.acting_master import ActingMaster
 from triomq.broker.roles.acting_rules import ActingRules
 from triomq.broker.services.delay import open_delayed_messages
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.remote_sender import (
     RemoteMaster,
     RemoteSender,
@@ -25,7 +26,6 @@ from triomq.broker.services.remote_sender import (
     remote_masters,
 )
 from triomq.broker.services.routes import Routes
-from triomq.broker.services.versions import Version
 from triomq.remoting.core.errors import ConnectFailed
 from triomq.remoting.protocol.bodies.offsets import DelayOffsetTable
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute

@@ -18,9 +18,9 @@ from triomq.broker.roles.table_copy import TableCopy
 from triomq.broker.services.delay import open_delayed_messages
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import ConsumerOffsets, OwnCommits, open_consumer_offsets
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
-from triomq.broker.services.versions import Version
 from triomq.broker.store.core.errors import DiskFull
 from triomq.broker.store.core.watermark import Watermark
 from triomq.remoting.core.errors import RemoteProtocolError

@@ -22,8 +22,8 @@ from triomq.broker.roles.acting_rules import HANDOVER_SECONDS
 from triomq.broker.roles.takeover import HAND_OVER_SECONDS, TABLE_SECONDS, MasterTakeover
 from triomq.broker.services.delay import open_delayed_messages
 from triomq.broker.services.offsets import open_consumer_offsets
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.remote_sender import SEND_SECONDS
-from triomq.broker.services.versions import Version
 from triomq.remoting.core.errors import ConnectFailed, RequestTimeout
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.topics import DataVersion

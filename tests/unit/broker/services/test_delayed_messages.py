@@ -20,10 +20,10 @@ from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.delay_delivery import REFUSED_SECONDS, LocalDelivery, RemoteDelivery
 from triomq.broker.services.delay_slots import SLOT_BYTES, DelaySlots
 from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.remote_sender import RemoteSendFailed, RemoteSendRefused
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
-from triomq.broker.services.versions import Version
 from triomq.broker.store.core.config import FlushMode, StoreConfig
 from triomq.broker.store.core.draft import Draft
 from triomq.broker.store.core.errors import StoreError, StoreIoError, StoreUnavailable

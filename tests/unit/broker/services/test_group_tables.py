@@ -14,8 +14,8 @@ from triomq.broker.services.offsets import (
     ConsumerOffsets,
     open_consumer_offsets,
 )
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.subscriptions import SubscriptionGroups, open_subscription_groups
-from triomq.broker.services.versions import Version
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.names import SYSTEM_GROUPS
 

@@ -10,8 +10,8 @@ import pytest
 from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.topics import TopicSettings, open_topics
-from triomq.broker.services.versions import Version
 
 
 class Store:

@@ -15,9 +15,9 @@ from serving import until
 from triomq.broker.services import registration as registration_module
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.name_servers import NameServerTable
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.registration import Registrar, RegistrationSettings
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
-from triomq.broker.services.versions import Version
 from triomq.remoting.core.errors import ConnectFailed
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.registration import decode_registration

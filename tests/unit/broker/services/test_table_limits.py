@@ -10,11 +10,11 @@ import trio.testing
 
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.offsets import open_consumer_offsets
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.queue_locks import QueueLocks
 from triomq.broker.services.subscriptions import open_subscription_groups
 from triomq.broker.services.table_limits import BrokerTableLimits, broker_limits
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
-from triomq.broker.services.versions import Version
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.bodies.route import MessageQueue

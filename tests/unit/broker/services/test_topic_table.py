@@ -16,8 +16,8 @@ from triomq.broker.services.attributes import (
     parse_attribute_changes,
 )
 from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.topics import Topics, TopicSettings, new_topic, open_topics
-from triomq.broker.services.versions import Version
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicTable
 

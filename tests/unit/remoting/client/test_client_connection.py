@@ -15,8 +15,7 @@ import trio.lowlevel
 import trio.testing
 
 from triomq.remoting.client.connection import ClientConnection
-from triomq.remoting.client.connector import Connector
-from triomq.remoting.client.connector_config import ConnectorConfig
+from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import ConnectionLost, RequestTimeout
 from triomq.remoting.protocol.command import Command, encode_command, response_to
 from triomq.remoting.protocol.peer import ClientPeer

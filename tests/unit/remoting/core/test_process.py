@@ -13,7 +13,7 @@ import attrs
 import pytest
 import trio
 
-from triomq.broker.exit_codes import EXIT_CODES
+from triomq.broker.serve import EXIT_CODES
 from triomq.broker.store.core.errors import StoreDamaged, StoreLocked
 from triomq.remoting.core.process import (
     ExitCode,

@@ -17,7 +17,7 @@ from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.buffer_guard import CLOSED_AT_ONCE_MAX, BufferGuard
 from triomq.remoting.server.connection import Outboxes
 from triomq.remoting.server.idle_scan import IdleScan
-from triomq.remoting.server.sweeper import Sweeper
+from triomq.remoting.server.pool import Sweeper
 
 
 class Flaky:

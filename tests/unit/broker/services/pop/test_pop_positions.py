@@ -13,11 +13,11 @@ import trio
 
 from triomq.broker.processors.offsets import GroupOffsetRequests
 from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offsets
+from triomq.broker.services.persisted import Version
 from triomq.broker.services.pop.order_table import open_order_table
 from triomq.broker.services.pop.pop_log import PopRecord, QueueKey
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.pop.pops import COVERED, SAFE_SECONDS, Pops
-from triomq.broker.services.versions import Version
 from triomq.broker.store.log.durability import OnDurable
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 
