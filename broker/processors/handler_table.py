@@ -129,8 +129,9 @@ def handler_table(do: Processors) -> HandlerTable:
     """Return the handlers of every request code that this broker answers."""
     offsets, topics, groups = do.offsets, do.topics, do.groups
     consumption, progress, changes = do.consumption, do.progress, do.group_changes
-    access = do.access
-    with_checked_body = partial(with_body, do.require_for_body)
+    access, acks, clients, relays = do.access, do.acknowledgements, do.clients, do.relays
+    assigned, locks = do.assignments, do.locks
+    checked = partial(with_body, do.require_for_body)
     send_message = Handler(
         Code.SEND_MESSAGE,
         do.send.handle,
@@ -169,12 +170,6 @@ def handler_table(do: Processors) -> HandlerTable:
             transaction.EndTransactionHeader,
             batch=True,
         ),
-        Handler(
-            Code.RESUME_CHECK_HALF_MESSAGE,
-            do.transactions.resume,
-            "admin",
-            transaction.ResumeCheckHeader,
-        ),
         Handler(Code.RECALL_MESSAGE, do.recalls.recall, "send", send.RecallMessageHeader),
         pull_message,
         attrs.evolve(pull_message, code=Code.LITE_PULL_MESSAGE, pool="lite-pull"),
@@ -186,16 +181,9 @@ def handler_table(do: Processors) -> HandlerTable:
         ),
         *in_pool(
             "ack",
-            (Code.ACK_MESSAGE, do.acknowledgements.acknowledge, pop.AckMessageHeader),
-            (
-                Code.BATCH_ACK_MESSAGE,
-                with_checked_body(BatchAckBody, do.acknowledgements.acknowledge_batch),
-            ),
-            (
-                Code.CHANGE_MESSAGE_INVISIBLETIME,
-                do.acknowledgements.change,
-                pop.ChangeInvisibleTimeHeader,
-            ),
+            (Code.ACK_MESSAGE, acks.acknowledge, pop.AckMessageHeader),
+            (Code.BATCH_ACK_MESSAGE, checked(BatchAckBody, acks.acknowledge_batch)),
+            (Code.CHANGE_MESSAGE_INVISIBLETIME, acks.change, pop.ChangeInvisibleTimeHeader),
         ),
         *in_pool(
             "query",
@@ -212,11 +200,7 @@ def handler_table(do: Processors) -> HandlerTable:
         *in_pool(
             "consumer",
             (Code.QUERY_CONSUMER_OFFSET, offsets.query, offset.QueryConsumerOffsetHeader),
-            (
-                Code.GET_CONSUMER_LIST_BY_GROUP,
-                do.clients.consumer_list,
-                client.ConsumerGroupHeader,
-            ),
+            (Code.GET_CONSUMER_LIST_BY_GROUP, clients.consumer_list, client.ConsumerGroupHeader),
         ),
         *in_pool(
             "admin",
@@ -253,7 +237,7 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.GET_BROKER_HA_STATUS, do.ha_status.status),
             (Code.NOTIFY_MIN_BROKER_ID_CHANGE, changes.smallest_id, route.MinBrokerIdChangeHeader),
             (Code.GET_TIMER_CHECK_POINT, changes.timer_check_point),
-            (Code.GET_ALL_MESSAGE_REQUEST_MODE, do.assignments.all_modes),
+            (Code.GET_ALL_MESSAGE_REQUEST_MODE, assigned.all_modes),
             (Code.GET_TIMER_METRICS, do.recalls.metrics),
             (Code.AUTH_GET_USER, access.user, auth.UserHeader),
             (Code.AUTH_LIST_USER, access.users, auth.ListUsersHeader),
@@ -262,6 +246,8 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.DELETE_EXPIRED_COMMITLOG, do.housekeeping.delete_expired_log),
             (Code.CLEAN_EXPIRED_CONSUMEQUEUE, do.housekeeping.delete_expired_queues),
             (Code.CLEAN_UNUSED_TOPIC, do.housekeeping.delete_unused_topics),
+            (Code.POP_ROLLBACK, do.pop_rollbacks.roll_back),
+            (Code.RESUME_CHECK_HALF_MESSAGE, do.transactions.resume, transaction.ResumeCheckHeader),
         ),
         *in_pool(
             "offset",
@@ -274,50 +260,33 @@ def handler_table(do: Processors) -> HandlerTable:
                 offset.GetMinOffsetHeader,
             ),
         ),
-        *in_pool(
-            "heartbeat",
-            (Code.HEART_BEAT, with_checked_body(HeartbeatData, do.clients.heartbeat)),
-        ),
+        *in_pool("heartbeat", (Code.HEART_BEAT, checked(HeartbeatData, clients.heartbeat))),
         *in_pool(
             "client",
-            (Code.UNREGISTER_CLIENT, do.clients.unregister, client.UnregisterClientHeader),
-            (Code.CHECK_CLIENT_CONFIG, with_checked_body(CheckClientBody, do.clients.check)),
-        ),
-        *in_pool("admin", (Code.POP_ROLLBACK, do.pop_rollbacks.roll_back)),
-        *in_pool(
-            "relay",
-            (
-                Code.QUERY_ASSIGNMENT,
-                with_checked_body(QueryAssignmentRequest, do.assignments.query),
-            ),
+            (Code.UNREGISTER_CLIENT, clients.unregister, client.UnregisterClientHeader),
+            (Code.CHECK_CLIENT_CONFIG, checked(CheckClientBody, clients.check)),
         ),
         *in_pool(
             "lock",
-            (Code.LOCK_BATCH_MQ, with_checked_body(LockRequest, do.locks.lock)),
-            (Code.UNLOCK_BATCH_MQ, with_checked_body(LockRequest, do.locks.unlock)),
+            (Code.LOCK_BATCH_MQ, checked(LockRequest, locks.lock)),
+            (Code.UNLOCK_BATCH_MQ, checked(LockRequest, locks.unlock)),
         ),
         *in_pool(
             "change",
             (Code.UPDATE_AND_CREATE_TOPIC, topics.create, topic.CreateTopicHeader),
-            (
-                Code.UPDATE_AND_CREATE_TOPIC_LIST,
-                with_checked_body(TopicConfigList, topics.create_list),
-            ),
+            (Code.UPDATE_AND_CREATE_TOPIC_LIST, checked(TopicConfigList, topics.create_list)),
             (Code.DELETE_TOPIC_IN_BROKER, topics.delete, topic.DeleteTopicHeader),
             (
                 Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-                with_checked_body(SubscriptionGroupConfig, groups.put),
+                checked(SubscriptionGroupConfig, groups.put),
             ),
             (
                 Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-                with_checked_body(SubscriptionGroupList, groups.put_list),
+                checked(SubscriptionGroupList, groups.put_list),
             ),
             (Code.UPDATE_AND_GET_GROUP_FORBIDDEN, groups.forbid, topic.GroupForbiddenHeader),
             (Code.DELETE_SUBSCRIPTIONGROUP, groups.delete, topic.DeleteGroupHeader),
-            (
-                Code.SET_MESSAGE_REQUEST_MODE,
-                with_checked_body(MessageRequestMode, do.assignments.set_mode),
-            ),
+            (Code.SET_MESSAGE_REQUEST_MODE, checked(MessageRequestMode, assigned.set_mode)),
             (Code.EXCHANGE_BROKER_HA_INFO, changes.master_address, admin.ExchangeHaAddressHeader),
             (Code.AUTH_CREATE_USER, access.create_user, auth.UserHeader),
             (Code.AUTH_UPDATE_USER, access.update_user, auth.UserHeader),
@@ -339,17 +308,10 @@ def handler_table(do: Processors) -> HandlerTable:
         ),
         *in_pool(
             "relay",
-            (Code.GET_CONSUMER_RUNNING_INFO, do.relays.running, client.ConsumerRunningHeader),
-            (
-                Code.CONSUME_MESSAGE_DIRECTLY,
-                do.relays.consume_directly,
-                client.ConsumeDirectlyHeader,
-            ),
-            (
-                Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-                do.relays.status,
-                client.ConsumerStatusHeader,
-            ),
+            (Code.QUERY_ASSIGNMENT, checked(QueryAssignmentRequest, assigned.query)),
+            (Code.GET_CONSUMER_RUNNING_INFO, relays.running, client.ConsumerRunningHeader),
+            (Code.CONSUME_MESSAGE_DIRECTLY, relays.consume_directly, client.ConsumeDirectlyHeader),
+            (Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, relays.status, client.ConsumerStatusHeader),
         ),
     ]
     return HandlerTable(handlers)
