@@ -1,4 +1,4 @@
-"""The JSON and text forms that several commands print: a message, the settings of a group."""
+"""The JSON and text forms that several commands print: messages, settings, numbers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from triomq.remoting.protocol.message_document import message_document
 
 if TYPE_CHECKING:
     from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
+    from triomq.remoting.protocol.bodies.running import ConsumerRunning
     from triomq.remoting.protocol.bodies.topics import TopicConfig
     from triomq.remoting.protocol.record import StoredMessage
 
@@ -83,3 +84,51 @@ def broker_message_document(message: StoredMessage, broker_name: str) -> dict[st
 def body_text(document: Mapping[str, Any]) -> str:
     """Return a body as text."""
     return document["body"] if document["body"] is not None else f"base64:{document['bodyBase64']}"
+
+
+def running_document(state: ConsumerRunning) -> dict[str, Any]:
+    """Return the state of a running consumer."""
+    return {
+        "properties": dict(sorted(state.properties.items())),
+        "subscriptions": {one.topic: one.sub_string for one in state.subscriptions},
+        "queues": [
+            {
+                "topic": queue.topic,
+                "brokerName": queue.broker_name,
+                "queueId": queue.queue_id,
+                "commitOffset": held.commit_offset,
+                "cachedMessages": held.cached_count,
+                "locked": held.locked,
+                "lastPull": held.last_pull_timestamp,
+                "lastConsume": held.last_consume_timestamp,
+            }
+            for queue, held in sorted(state.queues.items())
+        ],
+        "rates": {
+            topic: {
+                "pullRT": rate.pull_rt,
+                "pullTPS": rate.pull_tps,
+                "consumeRT": rate.consume_rt,
+                "consumeOKTPS": rate.consume_ok_tps,
+                "consumeFailedTPS": rate.consume_failed_tps,
+            }
+            for topic, rate in sorted(state.rates.items())
+        },
+        "jstack": state.jstack,
+    }
+
+
+def count_of(count: int, noun: str) -> str:
+    """Return ``1 retry``, ``2 retries``, ``0 messages``."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
+
+
+def fewer_queues(topic: str, server: str, before: int, after: int) -> str:
+    """Return the warning about queues that are not read any more."""
+    which = f"queue {after} is" if before - after == 1 else f"queues {after} to {before - 1} are"
+    return (
+        f"{which} no longer read of topic {topic} at {server}: messages that wait there come when"
+        f" it has {before} queues to read again"
+    )

@@ -6,10 +6,12 @@ is needed.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_header
 from triomq.client.core.errors import from_remoting
+from triomq.remoting.core.address import format_address
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -20,6 +22,7 @@ from triomq.remoting.protocol.headers.pull import (
     PullMessageResponseHeader,
 )
 from triomq.remoting.protocol.headers.query import INDEX_OF_TAGS, QueryMessageHeader
+from triomq.remoting.protocol.ids import decode_offset_message_id
 from triomq.remoting.protocol.message_properties import UNIQ_KEY
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """the group that every broker has for such reads"""
+UNIQUE_COUNT_MAX = 32
+"""messages that one unique id is searched for: a send that is repeated has the same id"""
 FAR_FUTURE_MS = (1 << 63) - 1
 PULL_MESSAGES_MAX = 32
 PULL_TIMEOUT_SECONDS = 10.0
@@ -131,3 +136,14 @@ def records(response: Command) -> list[StoredMessage]:
         return decode_records(response.body)
     except RemotingError as error:
         raise from_remoting(error) from error
+
+
+def parse_offset_id(text: str) -> tuple[str, int] | None:
+    """Return broker address and commit-log offset of an offset message id, None for other ids."""
+    try:
+        host, port, log_offset = decode_offset_message_id(text)
+    except ValueError:
+        return None
+    if not 0 < port < 65536:
+        return None
+    return format_address(str(ipaddress.ip_address(host)), port), log_offset

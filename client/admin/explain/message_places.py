@@ -11,7 +11,7 @@ from triomq.client.admin import messages
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.explain.outcomes import DELAYING_TOPICS, StoredCopy
-from triomq.client.admin.message_ids import UNIQUE_COUNT_MAX, parse_offset_id
+from triomq.client.admin.messages import UNIQUE_COUNT_MAX, parse_offset_id
 from triomq.client.core.errors import BrokerError, OffsetNotFound, TrioMQError
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.query import QueryMessageHeader

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from triomq.client.admin.counted import count_of
+from triomq.client.admin.documents import count_of
 from triomq.client.admin.resend.message_copy import RESENT_FROM
 from triomq.client.admin.times import seconds_text
 from triomq.client.trace.trace_events import TraceEvent

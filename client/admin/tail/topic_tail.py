@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from triomq.client.admin.answers import read_body
+from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.errors import FilterRefused, NoBrokerAnswered
-from triomq.client.admin.tail.pulling import pull
+from triomq.client.admin.messages import (
+    PULL_ANSWERS,
+    PULL_MESSAGES_MAX,
+    TOOLS_GROUP,
+    pull_header,
+    records,
+)
 from triomq.client.admin.tail.tail_position import Bounds, BrokerReports, TailPositions
 from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.remoting.protocol.bodies.offsets import TopicStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.headers.pull import PullMessageResponseHeader
 from triomq.remoting.protocol.headers.topic import TopicHeader
 
 if TYPE_CHECKING:
@@ -180,3 +187,19 @@ class TopicTail:
             )
             for queue, offsets in read_body(TopicStats, answer).offset_table.items()
         }
+
+
+async def pull(
+    admin: Admin, address: str, queue: MessageQueue, offset: int, *, sql: str = ""
+) -> tuple[list[StoredMessage], int]:
+    """Return what one plain pull gets, and the offset to go on at: not a later one at the end.
+
+    ``sql``: a condition that the broker checks; empty: none.
+
+    Raises: BrokerError, for instance for a condition without ``enablePropertyFilter=true``.
+    """
+    header = pull_header(queue, offset, PULL_MESSAGES_MAX, TOOLS_GROUP, sql)
+    response = await admin.ask(address, RequestCode.PULL_MESSAGE, header, b"", *PULL_ANSWERS)
+    answer = read_header(PullMessageResponseHeader, response)
+    found = records(response) if response.code == ResponseCode.SUCCESS else []
+    return found, answer.next_begin_offset

@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.message_ids import parse_offset_id
+from triomq.client.admin.messages import parse_offset_id
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.bodies.route import MessageQueue

@@ -10,8 +10,8 @@ import trio
 from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.documents import running_document
 from triomq.client.admin.group_resets import reset
-from triomq.client.admin.running_document import running_document
 from triomq.client.admin.times import now_ms
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.paging import page_of

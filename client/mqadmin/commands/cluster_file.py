@@ -29,14 +29,13 @@ from triomq.client.admin.cluster_files.snapshot import (
     present_of,
     read_cluster,
 )
-from triomq.client.admin.counted import count_of
+from triomq.client.admin.documents import count_of, fewer_queues
 from triomq.client.admin.errors import (
     BrokerMissing,
     ClusterNotFound,
     ExportIncomplete,
     GroupsOnline,
 )
-from triomq.client.admin.hidden_queues import fewer_queues
 from triomq.client.core.errors import SettingsError
 from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, Table
 

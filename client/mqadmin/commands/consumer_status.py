@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values
-from triomq.client.admin.running_document import running_document
+from triomq.client.admin.documents import running_document
 from triomq.client.admin.times import seconds_text
 from triomq.client.mqadmin.core.command import AdminCommand, Result, Table
 from triomq.remoting.protocol.bodies.running import ConsumerRunning

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.admin.counted import count_of
+from triomq.client.admin.documents import count_of
 from triomq.client.admin.draining import (
     Drained,
     Unread,
@@ -24,7 +24,7 @@ from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.account_copy import names
 from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, Table, answered
-from triomq.client.mqadmin.core.progress_lines import tell_progress
+from triomq.client.mqadmin.core.output import tell_progress
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words, whole
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
-from triomq.client.admin.message_ids import UNIQUE_COUNT_MAX, parse_offset_id
+from triomq.client.admin.messages import UNIQUE_COUNT_MAX, parse_offset_id
 from triomq.client.admin.times import instant_ms
 from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.client.mqadmin.core.command import (

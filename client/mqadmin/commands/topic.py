@@ -1,4 +1,7 @@
-"""Commands about topics: topicList, topicRoute, topicStatus, updateTopic, deleteTopic."""
+"""Commands about topics.
+
+topicList, topicRoute, topicStatus, updateTopic, deleteTopic, allocateMQ.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, attribute_changes, filled, truth, whole
-from triomq.client.admin.documents import settings_line, topic_document
-from triomq.client.admin.hidden_queues import fewer_queues
+from triomq.client.admin.documents import fewer_queues, settings_line, topic_document
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.mqadmin.core.command import (
     MASTERS,
@@ -23,12 +25,14 @@ from triomq.client.mqadmin.core.command import (
     chosen_brokers,
     table_of,
 )
+from triomq.remoting.protocol.consuming.allocation import allocate_average
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_LENGTH_MAX
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.client.admin.answers import Answers
     from triomq.remoting.protocol.bodies.route import TopicRoute
+
 
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 NAME_CHARACTERS = frozenset("%|-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -236,6 +240,44 @@ async def delete_topic(admin: Admin, options: Values) -> Result:
     return answered(answers, {"topic": topic, "deletedAt": targets}, [line])
 
 
+# --- allocateMQ
+
+
+def members(text: str) -> list[str]:
+    """Read ``a,b,c``."""
+    names = [filled(part) for part in filled(text).split(",")]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{twice[0]!r} occurs twice")
+    return names
+
+
+async def allocate(admin: Admin, options: Values) -> Result:
+    topic, names = options.text("topic"), options.value("ipList")
+    queues = await admin.queues(topic)
+    shares = {name: allocate_average(name, queues, names) for name in names}
+    document = {
+        name: [
+            {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
+            for queue in share
+        ]
+        for name, share in shares.items()
+    }
+    rows = [
+        [name, queue.broker_name, queue.queue_id]
+        for name, share in shares.items()
+        for queue in share
+    ]
+    idle = [name for name, share in shares.items() if not share]
+    notes = (
+        [f"{', '.join(idle)} would get no queue: topic {topic} has {len(queues)}"] if idle else []
+    )
+    return Result(
+        document={"topic": topic, "result": document},
+        blocks=[Table(("Member", "Broker Name", ">QID"), rows)],
+        notes=notes,
+    )
+
+
 COMMANDS = (
     AdminCommand(
         name="topicList",
@@ -320,5 +362,24 @@ COMMANDS = (
         examples=("deleteTopic -c DefaultCluster -t orders",),
         document='{"topic", "deletedAt": [address], "failures": {address: reason}}',
         remarks="A topic that does not exist is an error (exit code 4).",
+    ),
+    AdminCommand(
+        name="allocateMQ",
+        run=allocate,
+        options=(
+            TOPIC,
+            Option(
+                "-i, --ipList NAMES",
+                "the members, joined by commas: addresses, or other names",
+                members,
+                required=True,
+            ),
+        ),
+        examples=("allocateMQ -t orders -i 10.0.0.1,10.0.0.2",),
+        document='{"topic", "result": {member: [{"topic", "brokerName", "queueId"}]}}',
+        remarks=(
+            "The rule is the default one of consumers, by averages; nothing is changed. Queues are"
+            " in the order that consumers use, which RocketMQ's mqadmin does not keep to."
+        ),
     ),
 )

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.changes import Change, changes_of
-from triomq.client.admin.counted import count_of
+from triomq.client.admin.documents import count_of
 from triomq.client.admin.unsent import UnsentRequest
 from triomq.client.core.errors import ProtocolBroken, TrioMQError
 from triomq.client.mqadmin.core.command import Result

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TextIO
 
-from triomq.client.mqadmin.core.command import Result, Table
+from triomq.client.admin.arguments import UsageError, Values
+from triomq.client.mqadmin.core.command import Lines, Result, Table
 from triomq.remoting.core.printable import printable, printable_json, printable_lines
 
 FOLDED_WIDTH_MIN = 24
@@ -153,3 +155,42 @@ def _print_rich(table: Table, stream: TextIO) -> None:
     for row in rows:
         pretty.add_row(*map(Text, row))
     console.print(pretty)
+
+
+_WRITE: ContextVar[Callable[[str], None] | None] = ContextVar("mqadmin_progress", default=None)
+
+
+def show_progress_on(stream: TextIO) -> None:
+    """Write the progress of commands that run from now on in this task to ``stream``."""
+
+    def write(line: str) -> None:
+        print(f"mqadmin: {printable(line)}", file=stream, flush=True)
+
+    _WRITE.set(write)
+
+
+def tell_progress(line: str) -> None:
+    """Show a line, if a stream was named."""
+    if (write := _WRITE.get()) is not None:
+        write(line)
+
+
+def line_printer(options: Values, stdout: TextIO, stderr: TextIO) -> Callable[[Lines], None]:
+    """Return what prints lines at once, also into a pipe. Raises: UsageError with --csv."""
+    if options.flag("csv"):
+        raise UsageError("a command that does not end prints no CSV: use --json, a line for each")
+    as_json = options.flag("json")
+
+    def show(lines: Lines) -> None:
+        if as_json:
+            for document in lines.documents:
+                text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+                stdout.write(printable_json(text) + "\n")
+        else:
+            for text in lines.texts:
+                stdout.write(printable_lines(text) + "\n")
+        stdout.flush()
+        for note in lines.notes:
+            print(f"mqadmin: warning: {printable(note)}", file=stderr, flush=True)
+
+    return show

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.counted import count_of
+from triomq.client.admin.documents import count_of
 from triomq.client.admin.resend.message_copy import home_topic
 from triomq.client.admin.resend.pace import SendPace
 from triomq.client.admin.resend.selection import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from triomq.client.admin.counted import count_of
+from triomq.client.admin.documents import count_of
 from triomq.client.core.errors import NoNameServer
 from triomq.client.mqadmin.command_line import complaint
 
