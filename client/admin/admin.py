@@ -542,7 +542,7 @@ class Admin(OnlyAsync):
     ) -> list[StoredMessage]:
         """Read ``count`` messages at most, from ``offset`` on, before ``end_offset``."""
         address = await self.address_of(queue)
-        return await messages.read(
+        return await messages.read_messages(
             self._requests, address, queue, offset, count=count, end_offset=end_offset, group=group
         )
 

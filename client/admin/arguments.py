@@ -39,7 +39,7 @@ def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
     """Return a reader of whole numbers within a range."""
     limits = f"from {minimum} up" if maximum is None else f"from {minimum} to {maximum}"
 
-    def read(text: str) -> int:
+    def whole_number(text: str) -> int:
         try:
             value = int(text.strip())
         except ValueError:
@@ -48,7 +48,7 @@ def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
             raise ValueError(f"use a whole number {limits}")
         return value
 
-    return read
+    return whole_number
 
 
 def filled(text: str) -> str:
@@ -61,13 +61,13 @@ def filled(text: str) -> str:
 def one_of_words(*words: str) -> Callable[[str], str]:
     """Return a reader that takes one of the words, in any case."""
 
-    def read(text: str) -> str:
+    def known_word(text: str) -> str:
         for word in words:
             if text.strip().lower() == word.lower():
                 return word
         raise ValueError(f"use {' or '.join(words)}")
 
-    return read
+    return known_word
 
 
 def attribute_changes(text: str) -> str:

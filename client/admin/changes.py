@@ -309,14 +309,14 @@ async def _cloned(admin: Admin, held: UnsentRequest) -> list[Change]:
 
 
 def _settings(reading: RequestCode) -> Reader:
-    async def read(admin: Admin, held: UnsentRequest) -> list[Change]:
+    async def changed_settings(admin: Admin, held: UnsentRequest) -> list[Change]:
         answer = await admin.ask(held.address, reading)
         present = parse_properties(bytes(answer.body).decode(errors="replace"))
         new = parse_properties(held.body.decode())
         before = {key: present[key] for key in new if key in present}
         return [_change(held, "settings", before, new)]
 
-    return read
+    return changed_settings
 
 
 async def _kv(admin: Admin, held: UnsentRequest) -> list[Change]:

@@ -143,7 +143,9 @@ class ClusterPoller:
     _wanted: trio.Event = attrs.field(factory=trio.Event)
     _failures: FailureLog = attrs.field(factory=lambda: FailureLog(logger))
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def poll_forever(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Poll until cancelled; ``started()`` after the first poll, whatever it found."""
         if self.reading is not None:
             self.reading.limit_to(FOREVER_SECONDS)
@@ -271,7 +273,7 @@ class ClusterPoller:
         }
         missing |= dict.fromkeys(leaders, f"no answer within {self.tables_deadline_seconds:g} s")
 
-        async def one(name: str) -> None:
+        async def read_tables_of(name: str) -> None:
             try:
                 self._tables[name] = await self._tables_of(leaders[name])
                 del missing[name]
@@ -283,7 +285,7 @@ class ClusterPoller:
         with trio.move_on_after(self.tables_deadline_seconds):
             async with trio.open_nursery() as nursery:
                 for name in leaders:
-                    nursery.start_soon(one, name)
+                    nursery.start_soon(read_tables_of, name)
         if self.view.failure is None:
             names = {row.name for row in self.view.brokers}
             self._tables = {name: self._tables[name] for name in self._tables if name in names}

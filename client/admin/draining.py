@@ -146,7 +146,7 @@ async def stored_drain(admin: Admin, name: str) -> Drained | None:
     Raises: NoBrokerAnswered if no name server answers.
     """
 
-    async def one(address: str) -> str | None:
+    async def stored_value(address: str) -> str | None:
         header = KvConfigHeader(namespace=NAMESPACE, key=name)
         try:
             answer = await admin.ask(address, RequestCode.GET_KV_CONFIG, header)
@@ -154,9 +154,9 @@ async def stored_drain(admin: Admin, name: str) -> Drained | None:
             return None  # the name server's answer when there is no such value
         return read_header(GetKvConfigResponseHeader, answer).value
 
-    answers = (await admin.for_each(admin.namesrv_addresses, one)).some()
+    answers = (await admin.for_each(admin.namesrv_addresses, stored_value)).some()
     found = (drained_of(text) for text in answers.values())
-    return next((one for one in found if one is not None), None)
+    return next((value for value in found if value is not None), None)
 
 
 async def has_producers(admin: Admin, address: str) -> bool:

@@ -38,7 +38,7 @@ async def reset(
     offsets are written one by one.
     """
 
-    async def one(address: str) -> Offsets:
+    async def reset_at(address: str) -> Offsets:
         try:
             answer = await admin.ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
             return read_body(QueueOffsets, answer).offset_table
@@ -50,7 +50,7 @@ async def reset(
         name = next(name for name, known in brokers.items() if known == address)
         return await write_offsets(admin, header, name, address)
 
-    return await admin.for_each(brokers.values(), one)
+    return await admin.for_each(brokers.values(), reset_at)
 
 
 async def write_offsets(

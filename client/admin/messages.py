@@ -45,7 +45,7 @@ PULL_ANSWERS = (
 )
 
 
-async def read(
+async def read_messages(
     requests: AdminRequests,
     address: str,
     queue: MessageQueue,

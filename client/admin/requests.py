@@ -186,7 +186,7 @@ class AdminRequests:
         values: dict[str, T] = {}
         failures: dict[str, TrioMQError] = {}
 
-        async def one(label: str, address: str) -> None:
+        async def ask_server(label: str, address: str) -> None:
             try:
                 values[label] = await call(address)
             except TrioMQError as error:
@@ -194,7 +194,7 @@ class AdminRequests:
 
         async with trio.open_nursery() as nursery:
             for label, address in addresses.items():
-                nursery.start_soon(one, label, address)
+                nursery.start_soon(ask_server, label, address)
         return Answers(
             {label: values[label] for label in addresses if label in values},
             {label: failures[label] for label in addresses if label in failures},

@@ -22,11 +22,11 @@ async def read_settings(
 ) -> Answers[Mapping[str, str]]:
     """Return the settings of each server."""
 
-    async def one(address: str) -> Mapping[str, str]:
+    async def settings_of(address: str) -> Mapping[str, str]:
         body = bytes((await admin.ask(address, code)).body)
         try:
             return parse_properties(body.decode())
         except (UnicodeDecodeError, PropertiesError) as error:
             raise ProtocolBroken(f"{address} sent settings that cannot be read ({error})") from None
 
-    return await admin.for_each(addresses, one)
+    return await admin.for_each(addresses, settings_of)

@@ -102,14 +102,14 @@ async def wait_route(
     if requests.held is not None:
         return
 
-    async def one(namesrv: str) -> None:
+    async def wait_at(namesrv: str) -> None:
         while not await _route_shows(requests, namesrv, topic, configs):  # noqa: ASYNC110  (the state is in another process)
             await trio.sleep(ROUTE_POLL_SECONDS)
 
     async with trio.open_nursery() as nursery:
         for namesrv in requests.namesrv_addresses:
             if not requests.names.is_silent(namesrv, trio.current_time()):
-                nursery.start_soon(one, namesrv)
+                nursery.start_soon(wait_at, namesrv)
 
 
 async def _route_shows(

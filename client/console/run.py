@@ -85,7 +85,7 @@ async def open_console(settings: ConsoleSettings) -> AsyncIterator[Console]:
             audit=AuditLog(settings.audit_file),
             templates=make_templates(),
         )
-        await nursery.start(poller.run)
+        await nursery.start(poller.poll_forever)
         nursery.start_soon(_end_sessions, console)
         yield console
         nursery.cancel_scope.cancel()

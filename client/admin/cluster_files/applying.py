@@ -52,16 +52,16 @@ class Applier:
     brokers: Mapping[str, BrokerItems]
     """broker → what it had before"""
 
-    async def run(self, steps: Sequence[ClusterStep]) -> list[StepOutcome]:
+    async def do_steps(self, steps: Sequence[ClusterStep]) -> list[StepOutcome]:
         """Do the steps, those of one kind at the same time; a failed one does not stop others."""
         outcomes: list[StepOutcome] = []
         for _, part in groupby(steps, key=lambda step: (step.kind, step.after is None)):
             numbered = {str(number): step for number, step in enumerate(part)}
 
-            async def one(number: str, numbered: Mapping[str, ClusterStep] = numbered) -> None:
+            async def do_step(number: str, numbered: Mapping[str, ClusterStep] = numbered) -> None:
                 await self.step(numbered[number])
 
-            reasons = (await self.admin.for_each(numbered, one)).reasons()
+            reasons = (await self.admin.for_each(numbered, do_step)).reasons()
             outcomes += [
                 StepOutcome(step, reasons.get(number)) for number, step in numbered.items()
             ]

@@ -101,7 +101,7 @@ async def group_readings(
     configs = await group_configs(admin, brokers)
     failures |= configs.reasons()
 
-    async def read(group: str) -> GroupReading:
+    async def read_group(group: str) -> GroupReading:
         stats = await admin.consume_stats(group)
         failures.update(stats.reasons())
         connections = await connections_of(admin, group)
@@ -147,7 +147,7 @@ async def group_readings(
             events=[event for event in events if event.kind == "Sub" and event.group == group],
         )
 
-    readings = await admin.for_each(groups, read)
+    readings = await admin.for_each(groups, read_group)
     readings.some()
     return [readings.values[group] for group in groups if group in readings.values], failures
 

@@ -42,12 +42,12 @@ async def search(
     share = len(queues)
     looked_max, bytes_max = max(1, LOOKED_MAX // share), max(1, KEPT_BYTES_MAX // share)
 
-    async def one(label: str) -> QueueSearch:
+    async def search_labelled(label: str) -> QueueSearch:
         found = QueueSearch(selection, looked_max, bytes_max)
         await search_queue(admin, queues[label], found)
         return found
 
-    answers = await admin.for_each(queues, one)
+    answers = await admin.for_each(queues, search_labelled)
     failures: dict[str, str] = {}
     for label, reason in answers.reasons().items():
         failures.setdefault(queues[label].broker_name, reason)

@@ -66,7 +66,7 @@ class TopicTail:
     _left: int = attrs.field(init=False, default=0)
     _nursery: trio.Nursery = attrs.field(init=False)
 
-    async def run(self) -> None:
+    async def follow(self) -> None:
         """Follow the topic until the wanted number of messages was shown.
 
         Raises: RouteNotFound, NoNameServer; NoBrokerAnswered if no broker answers at first;

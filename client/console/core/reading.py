@@ -49,7 +49,7 @@ async def in_time(
     }
     more: set[str] = set()
 
-    async def one(label: str) -> list[StoredMessage]:
+    async def queue_in_time(label: str) -> list[StoredMessage]:
         queue = queues[label]
         first = await admin.offset_by_time(queue, begin_ms)
         # Brokers of 4.x return the last message for a time after all messages.
@@ -64,7 +64,7 @@ async def in_time(
         found = await admin.read(queue, start, count=max(0, last - start), end_offset=last)
         return [message for message in found if begin_ms <= message.store_timestamp <= end_ms]
 
-    answers = await admin.for_each(queues, one)
+    answers = await admin.for_each(queues, queue_in_time)
     pairs = [
         (queues[label].broker_name, message)
         for label, messages in answers.some().items()

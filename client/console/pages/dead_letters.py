@@ -119,7 +119,7 @@ async def resend(visit: PageVisit) -> Response:
     counts: Counter[str] = Counter()
     problems: list[str] = []
 
-    async def one(mark: str) -> None:
+    async def resend_marked(mark: str) -> None:
         place, message = await _marked(visit, group, mark)
         topic = origin_topic(message)
         if topic is None:
@@ -133,7 +133,7 @@ async def resend(visit: PageVisit) -> Response:
 
     async def do() -> None:
         for mark in marked:  # one after the other: the order of the messages stays
-            await one(mark)
+            await resend_marked(mark)
         if problems:
             raise FormInvalid("; ".join(problems[:5]))
 

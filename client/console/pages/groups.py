@@ -216,7 +216,7 @@ async def preview_of(visit: PageVisit, plan: MovePlan) -> list[QueueMove]:
         f"{queue.broker_name} {queue.queue_id}": queue for queue in await admin.queues(plan.topic)
     }
 
-    async def one(label: str) -> None:
+    async def preview_queue(label: str) -> None:
         queue = queues[label]
         first, last = await admin.min_offset(queue), await admin.max_offset(queue)
         now = present.get(queue)
@@ -229,7 +229,7 @@ async def preview_of(visit: PageVisit, plan: MovePlan) -> list[QueueMove]:
             wanted = min(max(first, (last if now is None else now) + plan.by), last)
         moves[queue] = QueueMove(queue, now, wanted, first, last)
 
-    answers = await admin.for_each(queues, one)
+    answers = await admin.for_each(queues, preview_queue)
     for error in answers.failures.values():
         raise error
     return [moves[queue] for queue in sorted(moves)]

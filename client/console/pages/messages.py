@@ -127,12 +127,12 @@ async def _passed(visit: PageVisit, broker: str, found: StoredMessage) -> dict[s
     answered = (await admin.topic_groups_by_broker(found.topic)).values
     names = [name for name in answered.get(broker, []) if name != TOOLS_GROUP]
 
-    async def one(group: str) -> bool | None:
+    async def group_passed(group: str) -> bool | None:
         stats = (await admin.consume_stats(group, found.topic)).values.get(broker)
         offset = stats.offset_table.get(queue) if stats is not None else None
         return None if offset is None else offset.consumer_offset > found.queue_offset
 
-    answers = await admin.for_each(names[:50], one)
+    answers = await admin.for_each(names[:50], group_passed)
     return {name: answers.values.get(name) for name in names[:50]}
 
 

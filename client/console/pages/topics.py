@@ -52,7 +52,7 @@ async def topic(visit: PageVisit) -> Response:
     async def config_of(broker: str) -> TopicConfig | None:
         return await admin.topic_config(name, addresses[broker])
 
-    async def read(part: str) -> None:
+    async def read_part(part: str) -> None:
         try:
             if part == "stats":
                 parts[part] = await admin.topic_stats(name)
@@ -65,7 +65,7 @@ async def topic(visit: PageVisit) -> Response:
 
     async with trio.open_nursery() as nursery:
         for part in parts:
-            nursery.start_soon(read, part)
+            nursery.start_soon(read_part, part)
     for answers in parts.values():
         if isinstance(answers, Answers):
             problems += [f"{broker}: {reason}" for broker, reason in answers.reasons().items()]

@@ -69,7 +69,7 @@ class ConsumeRun:
     """Trio's clock, as the two before"""
     _lines: ProgressLines = attrs.field(factory=ProgressLines)
 
-    async def run(
+    async def consume(
         self,
         tell: Callable[[str], object],
         producer: Producer | None,

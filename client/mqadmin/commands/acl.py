@@ -103,12 +103,12 @@ async def delete_acl(admin: Admin, options: Values) -> Result:
     subject, resources = options.text("subject"), options.value("resources")
     addresses = await chosen_brokers(admin, options, masters_only=False)
 
-    async def one(address: str) -> None:
+    async def delete_rules(address: str) -> None:
         for resource in resources or [None]:
             header = DeleteAclHeader(subject, "Custom", resource)
             await ask_access(admin, address, RequestCode.AUTH_DELETE_ACL, header)
 
-    answers = await admin.for_each(addresses, one)
+    answers = await admin.for_each(addresses, delete_rules)
     same_reason(answers)
     return done(answers, subject, resources, "delete")
 
@@ -156,14 +156,14 @@ async def get_acl(admin: Admin, options: Values) -> Result:
         raise UsageError("-s/--subject is missing: User:name; `mqadmin acl list` lists all")
     addresses = await chosen_brokers(admin, options)
 
-    async def one(address: str) -> list[Acl]:
+    async def rules_at(address: str) -> list[Acl]:
         try:
             answer = await ask_access(admin, address, RequestCode.AUTH_GET_ACL, AclHeader(subject))
         except (PolicyNotFound, SubjectMissing):
             return []
         return [read_body(Acl, answer)] if answer.body else []
 
-    answers = await admin.for_each(addresses, one)
+    answers = await admin.for_each(addresses, rules_at)
     if not any(answers.some().values()) and not answers.failures:
         raise SubjectMissing(
             f"rules for {subject!r}",
@@ -190,7 +190,7 @@ async def copy_acls(admin: Admin, options: Values) -> Result:
         lambda address: acls_at(admin, address, None),
         lambda acl: acl.subject or "",
     )
-    return await copy.run(admin, options, options.value("subjects"))
+    return await copy.copy_records(admin, options, options.value("subjects"))
 
 
 SUBJECT = Option("-s, --subject SUBJECT", "whose rights: User:name", read_subject, required=True)

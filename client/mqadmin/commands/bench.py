@@ -57,7 +57,7 @@ def beyond(options: Values) -> int:
 def positive(maximum: float) -> Callable[[str], float]:
     """Return a reader of numbers above 0."""
 
-    def read(text: str) -> float:
+    def positive_number(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
@@ -66,7 +66,7 @@ def positive(maximum: float) -> Callable[[str], float]:
             raise ValueError(f"use a number above 0, at most {maximum:,.0f}")
         return value
 
-    return read
+    return positive_number
 
 
 def shape_of(options: Values) -> MessageShape:
@@ -225,7 +225,7 @@ async def bench_consumer(admin: Admin, options: Values) -> Result:
             ),
             ConsumerSettings(client=client),
         )
-        await run.run(teller(options), producer, load, shape)
+        await run.consume(teller(options), producer, load, shape)
         stats = await admin.consume_stats(group, topic)
     behind = [
         max(0, offset.broker_offset - offset.consumer_offset)

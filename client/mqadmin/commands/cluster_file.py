@@ -235,12 +235,14 @@ async def import_file(admin: Admin, options: Values) -> Result:
     # Now: the topics must be there.
     moves, notes = await within_queues(admin, steps, brokers)
     found.notes.extend(notes)
-    return applied(found, [*outcomes, *await applier.run(moves)], at_end=len(steps) - len(moves))
+    return applied(
+        found, [*outcomes, *await applier.do_steps(moves)], at_end=len(steps) - len(moves)
+    )
 
 
 async def done_steps(applier: Applier, found: Comparison) -> list[StepOutcome]:
     """Do the steps, and what name servers must know of them; note what they did not do."""
-    outcomes: list[StepOutcome] = await applier.run(found.plan.steps)
+    outcomes: list[StepOutcome] = await applier.do_steps(found.plan.steps)
     deleted = {
         (one.step.place, one.step.name)
         for one in outcomes

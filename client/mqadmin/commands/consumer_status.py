@@ -33,12 +33,12 @@ async def consumer_status(admin: Admin, options: Values) -> Result:
         )
     jstack = options.flag("jstack")
 
-    async def one(client_id: str) -> ConsumerRunning:
+    async def state_of(client_id: str) -> ConsumerRunning:
         header = ConsumerRunningHeader(group, client_id, jstack)
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         return read_body(ConsumerRunning, await admin.ask(brokers[client_id], code, header))
 
-    answers = await admin.for_each([wanted] if wanted is not None else sorted(brokers), one)
+    answers = await admin.for_each([wanted] if wanted is not None else sorted(brokers), state_of)
     running = answers.some()
     clients = {client_id: running_document(state) for client_id, state in running.items()}
     owners: dict[str, list[str]] = {}

@@ -69,12 +69,12 @@ async def consumer_config(admin: Admin, options: Values) -> Result:
     group = options.text("groupName")
     brokers = {broker.address: broker for broker in await admin.brokers()}
 
-    async def one(address: str) -> SubscriptionGroupConfig | None:
+    async def config_at(address: str) -> SubscriptionGroupConfig | None:
         """Read the table of all groups: a broker creates a group that it is asked for."""
         answer = await admin.ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return read_body(SubscriptionGroupTable, answer).subscription_group_table.get(group)
 
-    answers = await admin.for_each(brokers, one)
+    answers = await admin.for_each(brokers, config_at)
     configs = {
         address: group_document(config)
         for address, config in answers.some().items()

@@ -39,11 +39,11 @@ async def change_write_permission(admin: Admin, options: Values, *, wipe: bool) 
     if name not in known:
         raise BrokerMissing(name, known)
 
-    async def one(address: str) -> int:
+    async def change_at(address: str) -> int:
         answer = await admin.ask(address, code, BrokerNameHeader(name))
         return read_header(kind, answer).topic_count or 0
 
-    answers = await admin.for_each(admin.namesrv_addresses, one)
+    answers = await admin.for_each(admin.namesrv_addresses, change_at)
     note = (
         "this holds until the broker registers changed topics; for a change that lasts: mqadmin"
         f" broker {'drain' if wipe else 'undrain'} {name}"
@@ -70,12 +70,12 @@ async def update_topic_perm(admin: Admin, options: Values) -> Result:
         wanted = options.maybe_text("brokerAddr") or options.text("clusterName")
         raise BrokerMissing(wanted, brokers.values(), f"with topic {topic!r}")
 
-    async def one(target: str) -> tuple[int, int]:
+    async def change_at(target: str) -> tuple[int, int]:
         old = await admin.topic_config(topic, target)
         await admin.update_topic(topic, address=target, perm=perm)
         return (old.perm if old is not None else perm, perm)
 
-    answers = await admin.for_each(addresses, one)
+    answers = await admin.for_each(addresses, change_at)
     changes = answers.some()
     documents = {target: {"before": old, "perm": new} for target, (old, new) in changes.items()}
     return answered(

@@ -153,7 +153,7 @@ async def cluster_rt(admin: Admin, options: Values) -> Result:
 
     async with tools_producer(admin, options, PROBE_GROUP, repeat=False) as producer:
 
-        async def one(name: str) -> dict[str, Any]:
+        async def probe_broker(name: str) -> dict[str, Any]:
             queues = await writable_queues(admin, name)
             if not queues:
                 raise NotWritable(name)
@@ -164,7 +164,7 @@ async def cluster_rt(admin: Admin, options: Values) -> Result:
                 raise TrioMQError(sends[-1]["error"])
             return {"rt": mean_rt(sends), "success": len(good), "fail": len(sends) - len(good)}
 
-        answers = await admin.for_each([name for _, name in brokers], one)
+        answers = await admin.for_each([name for _, name in brokers], probe_broker)
     rows = [
         {
             "clusterName": cluster,

@@ -49,7 +49,7 @@ async def tail(admin: Admin, options: Values, show: Callable[[Lines], None]) -> 
         show=show_message,
         say=say,
     )
-    await following.run()
+    await following.follow()
     return EXIT_PARTIAL if following.reports.failing else EXIT_OK
 
 

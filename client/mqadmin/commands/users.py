@@ -110,10 +110,10 @@ async def get_user(admin: Admin, options: Values) -> Result:
         raise UsageError("-u/--username is missing: name the user; `mqadmin user list` lists all")
     addresses = await chosen_brokers(admin, options)
 
-    async def one(address: str) -> list[User]:
+    async def users_named(address: str) -> list[User]:
         return [user for user in [await user_at(admin, address, name)] if user is not None]
 
-    answers = await admin.for_each(addresses, one)
+    answers = await admin.for_each(addresses, users_named)
     if not any(answers.some().values()) and not answers.failures:
         raise SubjectMissing(f"user {name!r}", CREATE_FIX)
     return users_result(answers)
@@ -137,7 +137,7 @@ async def copy_users(admin: Admin, options: Values) -> Result:
         lambda address: users_at(admin, address, None),
         lambda user: user.username or "",
     )
-    return await copy.run(admin, options, options.value("usernames"))
+    return await copy.copy_records(admin, options, options.value("usernames"))
 
 
 USERNAME = Option("-u, --username NAME", "name of the user", required=True)

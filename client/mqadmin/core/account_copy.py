@@ -74,7 +74,9 @@ class AccountCopy(Generic[Record]):
     read: Callable[[str], Awaitable[list[Record]]]
     name_of: Callable[[Record], str]
 
-    async def run(self, admin: Admin, options: Values, wanted: Iterable[str] | None) -> Result:
+    async def copy_records(
+        self, admin: Admin, options: Values, wanted: Iterable[str] | None
+    ) -> Result:
         """Copy the wanted ones, or all; others of the target stay. Raises: SettingsError."""
         source, target = options.text("fromBroker"), options.text("toBroker")
         records = {self.name_of(record): record for record in await self.read(source)}

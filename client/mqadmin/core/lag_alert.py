@@ -55,7 +55,7 @@ async def lag_alert(
     brokers = await admin.leaders()
     failures: dict[str, str] = {}
 
-    async def one(group: str) -> GroupBacklog:
+    async def backlog_of(group: str) -> GroupBacklog:
         stats = await admin.consume_stats(group, topic)
         failures.update(stats.reasons())
         waiting = _waiting(stats.values)
@@ -64,7 +64,7 @@ async def lag_alert(
             seconds = await oldest_seconds(admin, group, waiting, brokers, failures)
         return GroupBacklog(group, sum(waiting.values()), seconds)
 
-    answers = await admin.for_each(groups, one)
+    answers = await admin.for_each(groups, backlog_of)
     lags = answers.some()
     lines = alerts(lags.values(), messages_max, seconds_max)
     named = {line.partition(":")[0] for line in lines}

@@ -68,7 +68,7 @@ class TopLoader:
         """Read the details of these rows first. Checkpoint: never."""
         self.shown_topics, self.shown_groups = tuple(topics), tuple(groups)
 
-    async def run(self) -> None:
+    async def read_rounds(self) -> None:
         """Read round after round until cancelled."""
         try:
             self.details.limit_to(FOREVER_SECONDS)
@@ -157,7 +157,7 @@ class TopLoader:
         members: set[str] = set()
         whole = len(asked) == len(group.brokers) and not self.poller.view.tables_missing
 
-        async def one(broker: str) -> ConsumerConnection:
+        async def members_at(broker: str) -> ConsumerConnection:
             code, header = RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(name)
             try:
                 answer = await self.details.ask(asked[broker], code, header)
@@ -165,7 +165,7 @@ class TopLoader:
                 return ConsumerConnection()
             return read_body(ConsumerConnection, answer)
 
-        answers = await self.details.for_each(asked, one)
+        answers = await self.details.for_each(asked, members_at)
         for connection in answers.values.values():
             members |= {client.client_id for client in connection.connections}
         whole = whole and not answers.failures
@@ -217,5 +217,5 @@ async def open_loader(
             tables_deadline_seconds=deadline_seconds,
         )
         loader = TopLoader(poller, details, interval_seconds, deadline_seconds)
-        nursery.start_soon(loader.run, name="top loader")
+        nursery.start_soon(loader.read_rounds, name="top loader")
         yield loader
