@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import attrs
 
@@ -52,6 +52,18 @@ class Answers(Generic[T]):
                 raise errors[0]  # all refuse for one reason: that reason is the answer
             raise NoBrokerAnswered(self.reasons())
         return self.values
+
+
+def all_of(answers: Answers[T]) -> Mapping[str, T]:
+    """Return the values. Raises: TrioMQError, the first failure if there is one."""
+    for error in answers.failures.values():
+        raise error
+    return answers.values
+
+
+def problem_lines(answers: Answers[Any]) -> list[str]:
+    """Return a line for each failure."""
+    return [f"{label}: {reason}" for label, reason in answers.reasons().items()]
 
 
 def read_body(kind: type[B], response: Command) -> B:

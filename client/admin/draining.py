@@ -200,8 +200,6 @@ async def _set_permission(admin: Admin, broker: BrokerAddress, permission: int) 
 
 async def _at_name_servers(admin: Admin, code: RequestCode, header: object) -> Answers[object]:
     """Ask all name servers: they do not talk to each other."""
-
-    async def one(address: str) -> object:
-        return await admin.ask(address, code, header)
-
-    return await admin.for_each(admin.namesrv_addresses, one)
+    return await admin.for_each(
+        admin.namesrv_addresses, lambda address: admin.ask(address, code, header)
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from triomq.client.admin.accounts import ask_access
-from triomq.client.admin.answers import Answers
+from triomq.client.admin.answers import Answers, all_of
 from triomq.client.admin.cluster_files.difference import ClusterStep
 from triomq.client.admin.cluster_files.fields import DEFAULT_POLICY
 from triomq.client.admin.cluster_files.items import ClusterDocument, ItemKind, ItemSettings
@@ -166,9 +166,7 @@ class Applier:
         topic, _, group = step.name.partition("@")
         for queue in step.changed:
             header = ResetOffsetHeader(group, topic, 0, True, int(queue), (step.after or {})[queue])
-            answers = await reset(self.admin, header, {step.place: self.address(step)})
-            for error in answers.failures.values():
-                raise error
+            all_of(await reset(self.admin, header, {step.place: self.address(step)}))
 
     async def forget_topics(
         self, outcomes: Iterable[StepOutcome], left: Iterable[str]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from triomq.client.admin.answers import read_body
+from triomq.client.admin.answers import all_of, read_body
 from triomq.client.admin.cluster_files.difference import ClusterStep
 from triomq.client.admin.cluster_files.items import ItemKind
 from triomq.client.admin.cluster_files.snapshot import BrokerItems
@@ -102,10 +102,8 @@ async def groups_with_members(
             return set()
         return {one.client_id for one in read_body(ConsumerConnection, answer).connections}
 
-    answers = await admin.for_each(asked, members)
-    for error in answers.failures.values():
-        raise error
+    answers = all_of(await admin.for_each(asked, members))
     clients: dict[str, set[str]] = {}
-    for label, found in answers.values.items():
+    for label, found in answers.items():
         clients.setdefault(asked[label][0], set()).update(found)
     return {group: len(found) for group, found in clients.items() if found}

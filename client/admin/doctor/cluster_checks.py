@@ -19,7 +19,7 @@ from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.doctor.endpoint_checks import endpoints
-from triomq.client.admin.draining import Drained, stored_drain
+from triomq.client.admin.draining import stored_drain
 from triomq.client.admin.missing import DISPLACED, UNREGISTERED, MissingBroker
 from triomq.client.admin.times import request_seconds, seconds_text
 from triomq.client.core.errors import NoNameServer, TrioMQError
@@ -226,11 +226,8 @@ def traces(topics: Iterable[str]) -> Finding:
 
 async def drains(admin: Admin, masters: Sequence[BrokerAddress]) -> list[Finding]:
     """Find brokers that are closed to producers since a drain."""
-
-    async def one(name: str) -> Drained | None:
-        return await stored_drain(admin, name)
-
-    stored = await admin.for_each({broker.name for broker in masters}, one)
+    names = {broker.name for broker in masters}
+    stored = await admin.for_each(names, lambda name: stored_drain(admin, name))
     return [
         advice(
             "broker",

@@ -6,6 +6,7 @@ import attrs
 import trio
 
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.answers import problem_lines
 from triomq.client.admin.messages import parse_offset_id
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import TrioMQError
@@ -74,7 +75,7 @@ async def in_time(
     return FoundMessages(
         messages=pairs[:count],
         more=bool(more) or len(pairs) > count,
-        problems=[f"{label}: {reason}" for label, reason in answers.reasons().items()],
+        problems=problem_lines(answers),
     )
 
 
@@ -108,7 +109,7 @@ async def with_key(
     return FoundMessages(
         messages=pairs[:count],
         more=len(pairs) > count,
-        problems=[f"{name}: {reason}" for name, reason in answers.reasons().items()],
+        problems=problem_lines(answers),
     )
 
 

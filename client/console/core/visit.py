@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,14 +13,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.answers import all_of
 from triomq.client.admin.cluster_poller import ClusterPoller
 from triomq.client.console.core.audit import AuditLog
 from triomq.client.console.core.catalogue import texts_of
 from triomq.client.console.core.console_settings import ConsoleSettings
-from triomq.client.console.core.forms import FormFields
+from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.logins import PasswordCheck
 from triomq.client.console.core.sessions import ConsoleSession, LoginLimiter, SessionTable
 from triomq.client.console.core.users import UserRole
+from triomq.remoting.protocol.codes import RequestCode
 
 
 @attrs.define(eq=False)
@@ -67,6 +69,13 @@ class PageVisit:
     @property
     def address(self) -> str:
         return self.request.client.host if self.request.client is not None else "?"
+
+    def confirmed(self) -> str:
+        """Return the name in the form. Raises: FormInvalid unless the user typed it again."""
+        name = self.form.needed("name")
+        if self.form.text("confirm") != name:
+            raise FormInvalid(self.text("form.confirm_wrong", name=name))
+        return name
 
     def may(self, role: UserRole) -> bool:
         """Tell whether this user may change things that need a role, in this console."""
@@ -143,6 +152,18 @@ class PageVisit:
         """Say on the next page that a change was made."""
         if self.session is not None:
             self.session.notice("done", self.text(key, **values))
+
+
+async def ask_all(
+    visit: PageVisit,
+    addresses: Iterable[str],
+    code: RequestCode,
+    header: object | None = None,
+    body: bytes = b"",
+) -> None:
+    """Send a change to several servers. Raises: TrioMQError if one of them fails."""
+    admin = visit.console.admin
+    all_of(await admin.for_each(addresses, lambda address: admin.ask(address, code, header, body)))
 
 
 Handler = Callable[[PageVisit], Awaitable[Response]]

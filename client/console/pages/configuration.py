@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from triomq.client.admin.answers import Answers
+from triomq.client.admin.answers import Answers, all_of, problem_lines
 from triomq.client.admin.server_settings import read_settings
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.users import UserRole
-from triomq.client.console.core.visit import Page, PageVisit
+from triomq.client.console.core.visit import Page, PageVisit, ask_all
 from triomq.remoting.core.properties_file import format_properties
 from triomq.remoting.protocol.codes import RequestCode
 
@@ -64,7 +64,7 @@ async def configuration(visit: PageVisit) -> Response:
         table=table,
         search=search,
         only=only,
-        problems=[f"{name}: {reason}" for name, reason in answers.reasons().items()],
+        problems=problem_lines(answers),
     )
 
 
@@ -98,7 +98,7 @@ async def show_change(visit: PageVisit) -> Response:
             server: HIDDEN if is_secret(key) and present else present
             for server, present in old.items()
         },
-        problems=[f"{name}: {reason}" for name, reason in answers.reasons().items()],
+        problems=problem_lines(answers),
     )
 
 
@@ -107,28 +107,17 @@ async def change(visit: PageVisit) -> Response:
     code = (
         RequestCode.UPDATE_NAMESRV_CONFIG if kind == "namesrv" else RequestCode.UPDATE_BROKER_CONFIG
     )
-    answers = await _settings(visit, kind, chosen)
-    for error in answers.failures.values():
-        raise error
-    if not any(key in settings for settings in answers.values.values()):
+    present = all_of(await _settings(visit, kind, chosen))
+    if not any(key in settings for settings in present.values()):
         raise FormInvalid(visit.text("config.unknown_key", key=key))
     body = format_properties({key: value}).encode()
-
-    async def one(address: str) -> None:
-        await visit.console.admin.ask(address, code, body=body)
-
-    async def do() -> None:
-        for error in (await visit.console.admin.for_each(chosen, one)).failures.values():
-            raise error
-
     hide = is_secret(key)
     await visit.change(
         "configuration.change",
         key,
-        do,
+        lambda: ask_all(visit, chosen, code, body=body),
         before={
-            server: HIDDEN if hide else settings.get(key)
-            for server, settings in answers.values.items()
+            server: HIDDEN if hide else settings.get(key) for server, settings in present.items()
         },
         after={"value": HIDDEN if hide else value, "servers": chosen},
     )

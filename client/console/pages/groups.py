@@ -9,14 +9,14 @@ import attrs
 import trio
 from starlette.responses import Response
 
-from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.answers import Answers, all_of, problem_lines, read_body
 from triomq.client.admin.documents import running_document
 from triomq.client.admin.group_resets import reset
 from triomq.client.admin.times import now_ms
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.users import UserRole
-from triomq.client.console.core.visit import Page, PageVisit
+from triomq.client.console.core.visit import Page, PageVisit, ask_all
 from triomq.client.core.errors import GroupOffline, TrioMQError
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -93,7 +93,7 @@ async def group(visit: PageVisit) -> Response:
         nursery.start_soon(read_members)
     for answers in (stats, members):
         if answers is not None:
-            problems += [f"{broker}: {reason}" for broker, reason in answers.reasons().items()]
+            problems += problem_lines(answers)
     queues = sorted(
         (
             QueueLag(queue, offset)
@@ -229,9 +229,7 @@ async def preview_of(visit: PageVisit, plan: MovePlan) -> list[QueueMove]:
             wanted = min(max(first, (last if now is None else now) + plan.by), last)
         moves[queue] = QueueMove(queue, now, wanted, first, last)
 
-    answers = await admin.for_each(queues, preview_queue)
-    for error in answers.failures.values():
-        raise error
+    all_of(await admin.for_each(queues, preview_queue))
     return [moves[queue] for queue in sorted(moves)]
 
 
@@ -287,26 +285,16 @@ async def _carry_out(visit: PageVisit, plan: MovePlan, moves: list[QueueMove]) -
             (ResetOffsetHeader(plan.group, plan.topic, times[plan.target], True, -1, None), brokers)
         ]
     for header, where in headers:
-        for error in (await reset(admin, header, where)).failures.values():
-            raise error
+        all_of(await reset(admin, header, where))
 
 
 async def delete(visit: PageVisit) -> Response:
     """Delete a group's settings and offsets at all masters."""
-    name = visit.form.needed("name")
-    if visit.form.text("confirm") != name:
-        raise FormInvalid(visit.text("form.confirm_wrong", name=name))
+    name = visit.confirmed()
     masters = [broker.address for broker in await visit.console.admin.brokers(masters_only=True)]
     header = DeleteGroupHeader(name, True, True)
-
-    async def one(address: str) -> None:
-        await visit.console.admin.ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
-
-    async def do() -> None:
-        for error in (await visit.console.admin.for_each(masters, one)).failures.values():
-            raise error
-
-    await visit.change("group.delete", name, do)
+    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    await visit.change("group.delete", name, lambda: ask_all(visit, masters, code, header))
     visit.done("groups.deleted", name=name)
     return visit.go("/groups")
 

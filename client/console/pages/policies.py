@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from starlette.responses import Response
 
-from triomq.client.admin.answers import Answers
+from triomq.client.admin.accounts import listed
+from triomq.client.admin.answers import Answers, problem_lines
 from triomq.client.console.core.forms import FormInvalid
 from triomq.client.console.core.users import UserRole
-from triomq.client.console.core.visit import Page, PageVisit
-from triomq.client.core.errors import BrokerError, from_remoting
-from triomq.remoting.core.errors import RemotingError
+from triomq.client.console.core.visit import Page, PageVisit, ask_all
+from triomq.client.core.errors import BrokerError
 from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry, User
-from triomq.remoting.protocol.bodies.schema import JsonBody, decode_array
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.auth import (
     AclHeader,
@@ -23,8 +20,6 @@ from triomq.remoting.protocol.headers.auth import (
     UserHeader,
 )
 
-B = TypeVar("B", bound=JsonBody)
-
 
 async def policies(visit: PageVisit) -> Response:
     """List users and policies of every master; passwords are not shown."""
@@ -32,28 +27,18 @@ async def policies(visit: PageVisit) -> Response:
     masters = {row.name: row.address for row in visit.console.poller.view.masters}
 
     async def users_of(name: str) -> list[User]:
-        answer = await admin.ask(masters[name], RequestCode.AUTH_LIST_USER, ListUsersHeader())
-        return _array(User, answer.body)
+        code = RequestCode.AUTH_LIST_USER
+        return await listed(admin, masters[name], code, ListUsersHeader(), User)
 
     async def acls_of(name: str) -> list[Acl]:
-        answer = await admin.ask(masters[name], RequestCode.AUTH_LIST_ACL, ListAclsHeader())
-        return _array(Acl, answer.body)
+        code = RequestCode.AUTH_LIST_ACL
+        return await listed(admin, masters[name], code, ListAclsHeader(), Acl)
 
     users: Answers[list[User]] = await admin.for_each(masters, users_of)
     acls: Answers[list[Acl]] = await admin.for_each(masters, acls_of)
     refusals = [error for error in users.failures.values() if isinstance(error, BrokerError)]
     off = bool(masters) and not users.values and len(refusals) == len(users.failures)
-    problems = (
-        []
-        if off
-        else sorted(
-            {
-                f"{broker}: {reason}"
-                for part in (users, acls)
-                for broker, reason in part.reasons().items()
-            }
-        )
-    )
+    problems = [] if off else sorted({*problem_lines(users), *problem_lines(acls)})
     return visit.page(
         "policies.html",
         off=off,
@@ -70,23 +55,10 @@ async def policies(visit: PageVisit) -> Response:
     )
 
 
-def _array(kind: type[B], body: bytes | memoryview) -> list[B]:
-    try:
-        return decode_array(kind, body)
-    except RemotingError as error:
-        raise from_remoting(error) from error
-
-
 async def _at_all(visit: PageVisit, code: RequestCode, header: object, body: bytes = b"") -> None:
     """Send a change to every broker: they have no common store. Raises: TrioMQError."""
-    admin = visit.console.admin
-    addresses = [broker.address for broker in await admin.brokers()]
-
-    async def one(address: str) -> None:
-        await admin.ask(address, code, header, body)
-
-    for error in (await admin.for_each(addresses, one)).failures.values():
-        raise error
+    addresses = [broker.address for broker in await visit.console.admin.brokers()]
+    await ask_all(visit, addresses, code, header, body)
 
 
 async def create_user(visit: PageVisit) -> Response:
@@ -108,9 +80,7 @@ async def create_user(visit: PageVisit) -> Response:
 
 async def delete_user(visit: PageVisit) -> Response:
     """Delete a user and the rules of that user."""
-    name = visit.form.needed("name")
-    if visit.form.text("confirm") != name:
-        raise FormInvalid(visit.text("form.confirm_wrong", name=name))
+    name = visit.confirmed()
     header = UserHeader(name)
     await visit.change(
         "user.delete", name, lambda: _at_all(visit, RequestCode.AUTH_DELETE_USER, header)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from triomq.client.admin.answers import read_body
+from triomq.client.admin.answers import problem_lines, read_body
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.visit import Page, PageVisit
 from triomq.remoting.protocol.bodies.groups import ProducerTable
@@ -15,12 +15,12 @@ async def producers(visit: PageVisit) -> Response:
     admin, search = visit.console.admin, visit.query.text("search")
     brokers = {row.name: row.address for row in visit.console.poller.view.masters}
 
-    async def one(name: str) -> ProducerTable:
+    async def producers_of(name: str) -> ProducerTable:
         return read_body(
             ProducerTable, await admin.ask(brokers[name], RequestCode.GET_ALL_PRODUCER_INFO)
         )
 
-    answers = await admin.for_each(brokers, one)
+    answers = await admin.for_each(brokers, producers_of)
     rows: dict[tuple[str, str], dict[str, object]] = {}
     for broker, told in answers.values.items():
         for group, entries in told.data.items():
@@ -46,8 +46,7 @@ async def producers(visit: PageVisit) -> Response:
         search=search,
         text=lambda row: f"{row['group']} {row['client']} {row['address']}",
     )
-    problems = [f"{broker}: {reason}" for broker, reason in answers.reasons().items()]
-    return visit.page("producers.html", table=table, search=search, problems=problems)
+    return visit.page("producers.html", table=table, search=search, problems=problem_lines(answers))
 
 
 PAGES = (Page("GET", "/producers", producers),)

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 from starlette.responses import Response
 
-from triomq.client.admin.answers import Answers
+from triomq.client.admin.answers import Answers, all_of, problem_lines
 from triomq.client.admin.cluster_view import MESSAGE_TYPE
 from triomq.client.admin.messages import TOOLS_GROUP
 from triomq.client.console.core.forms import FormInvalid
@@ -68,7 +68,7 @@ async def topic(visit: PageVisit) -> Response:
             nursery.start_soon(read_part, part)
     for answers in parts.values():
         if isinstance(answers, Answers):
-            problems += [f"{broker}: {reason}" for broker, reason in answers.reasons().items()]
+            problems += problem_lines(answers)
     row = visit.console.poller.view.topics.get(name)
     for broker in () if row is None else row.brokers:
         if broker not in addresses:
@@ -164,10 +164,7 @@ async def update(visit: PageVisit) -> Response:
 
     async def do() -> None:
         for address in chosen.values():
-            for error in (
-                await admin.update_topic(name, address=address, **changes)
-            ).failures.values():
-                raise error
+            all_of(await admin.update_topic(name, address=address, **changes))
 
     await visit.change(
         "topic.update",
@@ -186,14 +183,11 @@ async def update(visit: PageVisit) -> Response:
 
 
 async def delete(visit: PageVisit) -> Response:
-    name = visit.form.needed("name")
-    if visit.form.text("confirm") != name:
-        raise FormInvalid(visit.text("form.confirm_wrong", name=name))
+    name = visit.confirmed()
     row = visit.console.poller.view.topics.get(name)
 
     async def do() -> None:
-        for error in (await visit.console.admin.delete_topic(name)).failures.values():
-            raise error
+        all_of(await visit.console.admin.delete_topic(name))
 
     await visit.change(
         "topic.delete", name, do, before=None if row is None else {"brokers": row.brokers}
