@@ -32,23 +32,23 @@ LAYERS = (
 PARTS = {
     "remoting": (
         "triomq.remoting.server.server",
-        "unit/remoting/test_server_boss.py",
+        "unit/remoting/server/test_server_boss.py",
         "triomq.remoting.server",
     ),
     "client manager": (
         "triomq.broker.services.groups",
-        "unit/broker/test_client_groups.py",
+        "unit/broker/services/test_client_groups.py",
         "triomq.broker.services.groups",
     ),
-    "store": ("triomq.broker.store.store", "unit/store/test_store.py", "triomq.broker.store"),
+    "store": ("triomq.broker.store.store", "unit/broker/store/test_store.py", "triomq.broker.store"),
     "HA": (
         "triomq.broker.replication.master",
-        "unit/replication/test_links.py",
+        "unit/broker/replication/test_links.py",
         "triomq.broker.replication",
     ),
     "index": (
         "triomq.broker.store.keys.index",
-        "unit/store/test_key_index.py",
+        "unit/broker/store/test_key_index.py",
         "triomq.broker.store.keys.index",
     ),
 }
