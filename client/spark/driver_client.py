@@ -12,11 +12,15 @@ from typing import TypeVar
 
 import attrs
 
-from triomq.client.spark.errors import SourceError, Unreachable
+from triomq.client.spark.errors import (
+    PERMANENT_REFUSALS,
+    SourceError,
+    Unreachable,
+    refused_pull,
+)
 from triomq.client.spark.name_servers import RouteReader, TopicAddresses
 from triomq.client.spark.offsets import Bounds, Offsets, Queue
 from triomq.client.spark.options import SourceOptions
-from triomq.client.spark.pull_refusals import PERMANENT_REFUSALS, refused_pull
 from triomq.client.spark.records import Block, read_records
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.core.errors import RemotingError
@@ -161,16 +165,12 @@ class DriverClient:
         A slave that gives no messages counts as one that does not answer.
         """
         end, least = RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET
+        headers = ((end, GetMaxOffsetHeader), (least, GetMinOffsetHeader))
         answers = self._ask(
             {
-                **{
-                    (queue, end): GetMaxOffsetHeader(queue.topic, queue.queue_id)
-                    for queue in queues
-                },
-                **{
-                    (queue, least): GetMinOffsetHeader(queue.topic, queue.queue_id)
-                    for queue in queues
-                },
+                (queue, code): header(queue.topic, queue.queue_id)
+                for code, header in headers
+                for queue in queues
             }
         )
         offsets = {

@@ -16,6 +16,9 @@ SourceError
 from collections.abc import Sequence
 from pathlib import Path
 
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import Command
+
 
 class SourceError(Exception):
     """Base of the errors of source and sink."""
@@ -73,3 +76,21 @@ def lost(topic: str, broker: str, queue_id: int, first: int, end: int, reason: s
 def data_loss(losses: Sequence[str]) -> DataLoss:
     """Return the error for ``failOnDataLoss=true``, with every lost range."""
     return DataLoss(f"{'; '.join(losses)}; set failOnDataLoss=false to skip lost messages")
+
+
+PERMANENT_REFUSALS = {
+    ResponseCode.NO_PERMISSION: "check the topic's and the broker's permissions",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "correct the option 'tags' or 'filterSql'",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: (
+        "create the group with `mqadmin group create`, or name an existing one in 'groupId'"
+    ),
+}
+"""refusals that a retry does not change → what to do"""
+
+
+def refused_pull(queue: str, broker: str, response: Command) -> SourceError:
+    """Return the error for a permanent refusal."""
+    return SourceError(
+        f"broker {broker} refuses pulls from {queue}: {response.remark};"
+        f" {PERMANENT_REFUSALS[ResponseCode(response.code)]}"
+    )

@@ -5,7 +5,6 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self, TypeVar
 
 import attrs
@@ -84,6 +83,23 @@ def writable(topic: str, route: TopicRoute) -> TopicAddresses:
     return TopicAddresses(topic, masters, counts)
 
 
+def read_route(
+    topic: str,
+    answer: Command,
+    address: str,
+    part: Callable[[str, TopicRoute], TopicAddresses],
+) -> TopicAddresses | None:
+    """Return what is wanted of a route; None for an unknown topic. Raises: SourceError."""
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    if answer.code != ResponseCode.SUCCESS:
+        raise SourceError(
+            f"name server {address} refuses the route of topic {topic} with {answer.code}:"
+            f" {answer.remark}"
+        )
+    return part(topic, TopicRoute.decode(bytes(answer.body)))
+
+
 def read_names(answer: Command, address: str) -> set[str]:
     """Return the topics of an answer. Raises: SourceError for a refusal."""
     if answer.code != ResponseCode.SUCCESS:
@@ -105,12 +121,7 @@ class RouteReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -128,9 +139,18 @@ class RouteReader:
         Raises: Unreachable with the reason of each name server; SourceError if a name server
             refuses.
         """
-        return self._first_answer(
-            lambda connection, seconds: self._ask(connection, seconds, topics, part)
-        )
+
+        def ask(connection: BlockingConnection, seconds: float) -> dict[str, TopicAddresses | None]:
+            code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+            answers = connection.invoke_all(
+                (request(code, GetRouteHeader(topic=topic)) for topic in topics), seconds
+            )
+            return {
+                topic: read_route(topic, answer, connection.address, part)
+                for topic, answer in zip(topics, answers, strict=True)
+            }
+
+        return self._first_answer(ask)
 
     def topics(self, pattern: re.Pattern[str]) -> list[str]:
         """Return the topics whose whole name matches, without those of the system. Sorted.
@@ -187,33 +207,3 @@ class RouteReader:
         self.close()
         self._connection = BlockingConnection(address, timeout=seconds, **self._access.options())
         return ask(self._connection, seconds)
-
-    def _ask(
-        self,
-        connection: BlockingConnection,
-        seconds: float,
-        topics: Sequence[str],
-        part: Callable[[str, TopicRoute], TopicAddresses],
-    ) -> dict[str, TopicAddresses | None]:
-        sent = [
-            (
-                topic,
-                connection.send(
-                    request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic=topic))
-                ),
-            )
-            for topic in topics
-        ]
-        routes: dict[str, TopicAddresses | None] = {}
-        for topic, opaque in sent:
-            response = connection.receive(opaque, seconds)
-            if response.code == ResponseCode.TOPIC_NOT_EXIST:
-                routes[topic] = None
-            elif response.code != ResponseCode.SUCCESS:
-                raise SourceError(
-                    f"name server {connection.address} refuses the route of topic {topic} with"
-                    f" {response.code}: {response.remark}"
-                )
-            else:
-                routes[topic] = part(topic, TopicRoute.decode(bytes(response.body)))
-        return routes

@@ -41,6 +41,14 @@ class Queue(NamedTuple):
         return f"{self.topic}/{self.broker}/{self.queue_id}"
 
 
+def recreated_before(queue: Queue, first: int, end: int) -> str:
+    """Return a sentence about messages [first, end) that are gone with their topic."""
+    return (
+        f"topic {queue.topic} on {queue.broker} was deleted and created again before offsets"
+        f" [{first}, {end}) of {queue} were read"
+    )
+
+
 Offsets = dict[Queue, int]
 
 

@@ -18,9 +18,8 @@ from triomq.client.spark.errors import SourceError
 from triomq.client.spark.offsets import Queue
 from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.planning import QueueRange, TaskSizes, plan_tasks
-from triomq.client.spark.records import Block
+from triomq.client.spark.records import Block, LastMessage
 from triomq.client.spark.task_pull import TaskPull
-from triomq.client.spark.topic_lives import LastMessage
 
 logger = logging.getLogger(__name__)
 

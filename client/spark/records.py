@@ -34,10 +34,13 @@ Booleans = npt.NDArray[np.bool_]
 FLAG_AT = 16
 BORN_TIMESTAMP_AT = 40
 BORN_HOST_AT = 48
+TIME_END = BORN_HOST_AT + 20 + 8
+"""A record's store time ends here at the latest."""
 PADDING = bytes(16)
 """Follows the last record, so that the fields of a damaged one cannot point outside the buffer."""
 
-read_size = struct.Struct(">i").unpack_from
+read_int = struct.Struct(">i").unpack_from
+read_long = struct.Struct(">q").unpack_from
 
 
 @attrs.frozen
@@ -48,6 +51,31 @@ class Block:
     first: int
     end: int
     body: bytes | memoryview
+
+
+@attrs.frozen
+class LastMessage:
+    """The newest message of a batch in one queue, when the batch was planned.
+
+    A topic that is deleted and created again has the same name and the same offsets. Its messages
+    are newer than this one.
+    """
+
+    offset: int
+    stored_ms: int
+    """epoch, ms"""
+
+
+def store_time_of(record: bytes | memoryview) -> int:
+    """Return the store time (ms) of a record, of which the first ``TIME_END`` bytes are needed."""
+    (sys_flag,) = read_int(record, SYS_FLAG_AT)
+    (stored_ms,) = read_long(record, BORN_HOST_AT + (20 if sys_flag & BORN_HOST_V6 else 8))
+    return int(stored_ms)
+
+
+def first_store_time(body: bytes | memoryview) -> int | None:
+    """Return the store time (ms) of an answer's first record, None if it has none."""
+    return store_time_of(body) if len(body) >= TIME_END else None
 
 
 @attrs.frozen(kw_only=True)
@@ -147,7 +175,7 @@ def record_starts(raw: bytes, begin: int, end: int, queue: Queue) -> list[int]:
     position, size = begin, 0
     while position < end:
         add(position)
-        (size,) = read_size(raw, position)  # near the end this reads padding: no valid size
+        (size,) = read_int(raw, position)  # near the end this reads padding: no valid size
         if size < RECORD_BYTES_MIN:
             break
         position += size

@@ -25,7 +25,15 @@ from triomq.client.spark.columns import arrow_schema
 from triomq.client.spark.driver_client import DriverClient
 from triomq.client.spark.errors import SourceError, Unreachable, lost
 from triomq.client.spark.lag_offsets import LagOffsets
-from triomq.client.spark.offsets import Bounds, Offsets, Position, Queue, advance, read_position
+from triomq.client.spark.offsets import (
+    Bounds,
+    Offsets,
+    Position,
+    Queue,
+    advance,
+    read_position,
+    recreated_before,
+)
 from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.partitions import partitions_of, read_task
 from triomq.client.spark.planning import (
@@ -42,9 +50,9 @@ from triomq.client.spark.positions import (
     report_losses,
 )
 from triomq.client.spark.query_begin import begins_of_new_queues, first_unread, initial_offsets
+from triomq.client.spark.records import LastMessage
 from triomq.client.spark.shipped import Shipped
 from triomq.client.spark.silence import Silence
-from triomq.client.spark.topic_lives import LastMessage
 
 logger = logging.getLogger(__name__)
 
@@ -268,8 +276,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         if end != self._planned:  # of an earlier run, which may lie days back
             recreated = recreated_queues(finish, self._store_times_before(finish.next))
             losses += [
-                f"topic {each.queue.topic} on {each.queue.broker} was deleted and created again"
-                f" before offsets [{each.first}, {each.end}) of {each.queue} were read"
+                recreated_before(each.queue, each.first, each.end)
                 for each in ranges
                 if each.queue in recreated
             ]

@@ -13,15 +13,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
-from triomq.client.spark.errors import SourceError, Unreachable, data_loss, lost
+from triomq.client.spark.errors import (
+    PERMANENT_REFUSALS,
+    SourceError,
+    Unreachable,
+    data_loss,
+    lost,
+    refused_pull,
+)
 from triomq.client.spark.name_servers import RouteReader
-from triomq.client.spark.offsets import Queue
+from triomq.client.spark.offsets import Queue, recreated_before
 from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.planning import QueueRange
-from triomq.client.spark.pull_refusals import PERMANENT_REFUSALS, refused_pull
 from triomq.client.spark.pull_window import PullPart, PullWindow
-from triomq.client.spark.records import Block
-from triomq.client.spark.topic_lives import LastMessage, first_store_time
+from triomq.client.spark.records import Block, LastMessage, first_store_time
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.core.errors import RemotingError
@@ -249,10 +254,7 @@ class TaskPull:
         """Handle a topic that was created again. Raises: DataLoss."""
         queue = part.queue
         end = max(each.end for each in self.ranges if each.queue == queue)
-        message = (
-            f"topic {queue.topic} on {queue.broker} was deleted and created again before offsets"
-            f" [{part.first}, {end}) of {queue} were read"
-        )
+        message = recreated_before(queue, part.first, end)
         if self.options.fail_on_data_loss:
             raise data_loss([message])
         logger.warning("%s; they are skipped", message)
@@ -281,14 +283,7 @@ class TaskPull:
             )
         elif part.first < least:
             gone_end = min(least, part.end)
-            message = lost(
-                queue.topic,
-                queue.broker,
-                queue.queue_id,
-                part.first,
-                gone_end,
-                f"earliest is {least}",
-            )
+            message = lost(*queue, part.first, gone_end, f"earliest is {least}")
             if self.options.fail_on_data_loss:
                 raise data_loss([message])
             logger.warning("%s; %d messages are skipped", message, gone_end - part.first)
@@ -347,7 +342,7 @@ class TaskPull:
             " broker failed over with loss"
         )
         end = max(each.end for each in self.ranges if each.queue == queue)
-        message = lost(queue.topic, queue.broker, queue.queue_id, oldest.first, end, reason)
+        message = lost(*queue, oldest.first, end, reason)
         if self.options.fail_on_data_loss:
             raise data_loss([message])
         logger.warning("%s; they are skipped", message)

@@ -14,9 +14,9 @@ from pathlib import Path
 import attrs
 
 from triomq.client.spark.errors import StoreFileDamaged
-from triomq.remoting.protocol.record import LOG_OFFSET_AT, SYS_FLAG_AT
+from triomq.client.spark.records import TIME_END, store_time_of
+from triomq.remoting.protocol.record import LOG_OFFSET_AT
 from triomq.remoting.protocol.record_reader import RECORD_BYTES_MIN, read_record
-from triomq.remoting.protocol.sys_flags import BORN_HOST_V6
 
 NAME_DIGITS = 20
 OFFSET_END = 1 << 62
@@ -24,10 +24,6 @@ OFFSET_END = 1 << 62
 RECORD_BYTES_MAX = 64 << 20
 """A larger record is damage: a frame of RocketMQ has 16 MiB by default."""
 I8 = struct.Struct(">q")
-U4 = struct.Struct(">I")
-BORN_HOST_AT = 48
-TIME_END = BORN_HOST_AT + 20 + 8
-"""A record's store time ends here at the latest."""
 
 
 @attrs.frozen
@@ -63,14 +59,7 @@ class LogFiles:
     @classmethod
     def find(cls, folders: Sequence[Path]) -> "LogFiles":
         """List the segments of all folders. Raises: OSError."""
-        found = []
-        for folder in folders:
-            with os.scandir(folder) as entries:
-                found += [
-                    SegmentFile(int(entry.name), entry.stat().st_size, Path(entry.path))
-                    for entry in entries
-                    if is_numbered(entry) and entry.stat().st_size
-                ]
+        found = [segment for folder in folders for segment in numbered_files(folder)]
         return cls(sorted(found, key=lambda segment: segment.base))
 
     @property
@@ -136,14 +125,12 @@ class LogFiles:
             return False
         return not (found.properties_bytes or found.topic.encode()).endswith(b"\0")
 
-    def store_time(self, log_offset: int, size: int) -> int:
+    def store_time(self, log_offset: int) -> int:
         """Return the store time (ms) of the record at a log offset. Raises: StoreFileDamaged."""
-        head = self.read(log_offset, min(max(size, RECORD_BYTES_MIN), TIME_END))
+        head = self.read(log_offset, TIME_END)
         if I8.unpack_from(head, LOG_OFFSET_AT)[0] != log_offset:
             raise self.segment_of(log_offset).damaged(log_offset, "no record begins here")
-        (sys_flag,) = U4.unpack_from(head, SYS_FLAG_AT)
-        (stored,) = I8.unpack_from(head, BORN_HOST_AT + (20 if sys_flag & BORN_HOST_V6 else 8))
-        return int(stored)
+        return store_time_of(head)
 
     def close(self) -> None:
         if self._open is not None:
@@ -151,11 +138,19 @@ class LogFiles:
             self._open = None
 
 
-def is_numbered(entry: "os.DirEntry[str]") -> bool:
-    """Return whether a directory entry is a file whose name is an offset."""
-    return (
-        len(entry.name) == NAME_DIGITS
-        and entry.name.isdecimal()
-        and int(entry.name) < OFFSET_END
-        and entry.is_file()
-    )
+def numbered_files(folder: Path) -> list[SegmentFile]:
+    """Return the files of a folder that have content and whose name is an offset, in order.
+
+    Raises: OSError.
+    """
+    with os.scandir(folder) as entries:
+        found = [
+            SegmentFile(int(entry.name), entry.stat().st_size, Path(entry.path))
+            for entry in entries
+            if len(entry.name) == NAME_DIGITS
+            and entry.name.isdecimal()
+            and int(entry.name) < OFFSET_END
+            and entry.is_file()
+            and entry.stat().st_size
+        ]
+    return sorted(found, key=lambda file: file.base)

@@ -8,7 +8,7 @@ entries of all queues that point into its piece, and so each byte of the log onc
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import attrs
 
@@ -143,7 +143,8 @@ def fixed(
     queues = readable_queues(
         wanted_queues(options.root, options.subscribe, options.pattern, broker), log, options
     )
-    begins, ends = begins_of(options, queues, log), ends_of(options, queues, log)
+    begins = offsets_of("starting", options, queues, log)
+    ends = offsets_of("ending", options, queues, log)
     return queues, begins, {queue: max(end, begins[queue]) for queue, end in ends.items()}
 
 
@@ -192,36 +193,27 @@ def readable(stored: StoredQueue, log: LogFiles, options: StoreOptions) -> Reada
 # Begins and ends
 
 
-def begins_of(
-    options: StoreOptions, queues: Mapping[Queue, ReadableQueue], log: LogFiles
+def offsets_of(
+    which: Literal["starting", "ending"],
+    options: StoreOptions,
+    queues: Mapping[Queue, ReadableQueue],
+    log: LogFiles,
 ) -> Offsets:
-    """Return where the query begins. Raises: OptionError, DataLoss, StoreFileDamaged."""
-    bounds = {queue: found.bounds for queue, found in queues.items()}
-    if options.starting_times is None:
-        return resolve(
-            "startingOffsets",
-            options.starting_offsets,
-            bounds,
-            fail_on_data_loss=options.fail_on_data_loss,
-        )
-    times = times_of_queues("startingOffsetsByTimestamp", options.starting_times, bounds)
-    found = {queue: offset_at(queues[queue], moment, log) for queue, moment in times.items()}
-    return at_timestamps(found, bounds, times, options.timestamp_strategy)
+    """Return where the query begins, or ends (exclusive), in each queue.
 
-
-def ends_of(options: StoreOptions, queues: Mapping[Queue, ReadableQueue], log: LogFiles) -> Offsets:
-    """Return where the query ends, exclusive. Raises: OptionError, DataLoss, StoreFileDamaged."""
+    Raises: OptionError, DataLoss, StoreFileDamaged.
+    """
+    begin = which == "starting"
+    wanted = options.starting_offsets if begin else options.ending_offsets
+    wanted_times = options.starting_times if begin else options.ending_times
     bounds = {queue: found.bounds for queue, found in queues.items()}
-    if options.ending_times is None:
-        return resolve(
-            "endingOffsets",
-            options.ending_offsets,
-            bounds,
-            fail_on_data_loss=options.fail_on_data_loss,
-        )
-    times = times_of_queues("endingOffsetsByTimestamp", options.ending_times, bounds)
+    if wanted_times is None:
+        lossy = options.fail_on_data_loss
+        return resolve(f"{which}Offsets", wanted, bounds, fail_on_data_loss=lossy)
+    times = times_of_queues(f"{which}OffsetsByTimestamp", wanted_times, bounds)
     found = {queue: offset_at(queues[queue], moment, log) for queue, moment in times.items()}
-    return at_timestamps(found, bounds, times, "latest")
+    strategy = options.timestamp_strategy if begin else "latest"
+    return at_timestamps(found, bounds, times, strategy)
 
 
 def offset_at(queue: ReadableQueue, moment_ms: int, log: LogFiles) -> int:
@@ -230,7 +222,7 @@ def offset_at(queue: ReadableQueue, moment_ms: int, log: LogFiles) -> int:
     Raises: StoreFileDamaged.
     """
     number = queue.stored.first_not(
-        lambda entry: log.store_time(entry.log_offset, entry.size) < moment_ms,
+        lambda entry: log.store_time(entry.log_offset) < moment_ms,
         queue.first,
         queue.end,
     )

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from triomq.client.spark.errors import StoreFileDamaged
 from triomq.client.spark.offsets import Bounds, Queue
-from triomq.client.spark.store.log_files import NAME_DIGITS, LogFiles, SegmentFile, is_numbered
+from triomq.client.spark.store.log_files import NAME_DIGITS, LogFiles, SegmentFile, numbered_files
 
 FILLER_SIZE = 0x7FFFFFFF
 SIMPLE = np.dtype([("log_offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
@@ -77,15 +77,7 @@ class StoredQueue:
     @classmethod
     def find(cls, queue: Queue, folder: Path, *, batched: bool) -> "StoredQueue":
         """List the files of a queue, which may have none. Raises: OSError."""
-        files = []
-        if folder.is_dir():
-            with os.scandir(folder) as entries:
-                files = [
-                    SegmentFile(int(entry.name), entry.stat().st_size, Path(entry.path))
-                    for entry in entries
-                    if is_numbered(entry) and entry.stat().st_size
-                ]
-        return cls(queue, batched, sorted(files, key=lambda file: file.base))
+        return cls(queue, batched, numbered_files(folder) if folder.is_dir() else [])
 
     @property
     def width(self) -> int:

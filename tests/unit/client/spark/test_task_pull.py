@@ -15,8 +15,8 @@ from triomq.client.spark.name_servers import TopicAddresses
 from triomq.client.spark.offsets import Queue
 from triomq.client.spark.options import parse_options
 from triomq.client.spark.planning import QueueRange
+from triomq.client.spark.records import LastMessage
 from triomq.client.spark.task_pull import ConnectionPool, TaskPull
-from triomq.client.spark.topic_lives import LastMessage
 from triomq.remoting.core.errors import ConnectFailed, ConnectionLost
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
