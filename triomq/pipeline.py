@@ -42,8 +42,7 @@ if TYPE_CHECKING:
         WindowSpec,
     )
     from triomq.client.pipeline.dead_letters import DeadLetters
-    from triomq.client.pipeline.decoders import decode, open_decoder
-    from triomq.client.pipeline.decoders.decoder import Decoder
+    from triomq.client.pipeline.decoders import Decoder, decode, open_decoder
     from triomq.client.pipeline.infer import infer
     from triomq.client.pipeline.joins import apply_joins
     from triomq.client.pipeline.replay import replay
@@ -61,8 +60,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "backfill": ("Backfill", "run_backfill"),
     "dead_letters": ("DeadLetters",),
-    "decoders": ("decode", "open_decoder"),
-    "decoders.decoder": ("Decoder",),
+    "decoders": ("Decoder", "decode", "open_decoder"),
     "core.errors": ("PipelineError", "ReadRefused", "SchemaError", "SessionError", "SpecError"),
     "infer": ("infer",),
     "joins": ("apply_joins",),

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from triomq.client.pipeline.core.errors import PipelineError, ReadRefused
-from triomq.client.pipeline.core.origin import COLUMNS, DATE, PLACE, REASON, VALUE
+from triomq.client.pipeline.core.origin import COLUMNS, DATE, PLACE, REASON, VALUE, utc_date
 from triomq.client.pipeline.core.spec import Spec
 from triomq.client.pipeline.tables.locks import WriteLock
 from triomq.client.pipeline.tables.opening import open_table
@@ -135,7 +135,6 @@ def from_messages(frame: DataFrame) -> DataFrame:
         value = sf.timestamp_micros(text.cast("bigint")) if kind == "timestamp" else text.cast(kind)
         return value.alias(name)
 
-    day = sf.floor(sf.unix_micros("mq_time") / sf.lit(86_400_000_000)).cast("int")
     headers = sf.map_filter("mq_headers", lambda name, _: ~name.isin(*IN_HEADERS))
     return (
         frame.where(sf.map_contains_key("mq_headers", REASON))
@@ -146,7 +145,7 @@ def from_messages(frame: DataFrame) -> DataFrame:
             headers.alias("mq_headers"),
             VALUE,
         )
-        .withColumn(DATE, sf.date_from_unix_date(day))
+        .withColumn(DATE, utc_date("mq_time"))
         .dropDuplicates(list(PLACE))
     )
 

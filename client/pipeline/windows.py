@@ -6,7 +6,7 @@ import attrs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from triomq.client.pipeline.core.origin import DATE
+from triomq.client.pipeline.core.origin import DATE, utc_date
 from triomq.client.pipeline.core.spec import TableSpec, WindowSpec
 
 START, END = "window_start", "window_end"
@@ -22,7 +22,6 @@ def totals_of(rows: DataFrame, window: WindowSpec) -> DataFrame:
     time = TIMES[window.time]
     span = sf.window(time, window.length, window.slide).alias("window")
     totals = [sf.expr(text).alias(name) for name, text in window.totals.items()]
-    day = sf.floor(sf.unix_micros(START) / sf.lit(86_400_000_000)).cast("int")
     return (
         rows.withWatermark(time, window.watermark)
         .groupBy(span, *window.group_by)
@@ -33,7 +32,7 @@ def totals_of(rows: DataFrame, window: WindowSpec) -> DataFrame:
             *window.group_by,
             *window.totals,
         )
-        .withColumn(DATE, sf.date_from_unix_date(day))
+        .withColumn(DATE, utc_date(START))
     )
 
 

@@ -5,6 +5,7 @@ Spark does not tell a Python source about a later ``select``.
 """
 
 import difflib
+from collections.abc import Mapping
 
 import attrs
 import pyarrow as pa
@@ -39,95 +40,77 @@ ARROW_TYPES: tuple[tuple[DataType, pa.DataType], ...] = (
 )
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Column:
     """A column of the source; the first type is the default."""
 
     name: str
     types: tuple[DataType, ...]
     meaning: str
-    by_default: bool = False
-    may_be_null: bool = False
+    by_default: bool = attrs.field(default=False, kw_only=True)
+    may_be_null: bool = attrs.field(default=False, kw_only=True)
 
 
 COLUMNS: tuple[Column, ...] = (
     Column(
-        name="key",
-        types=(STRING, BINARY),
+        "key",
+        (STRING, BINARY),
+        "property KEYS; several keys are separated by spaces",
         by_default=True,
         may_be_null=True,
-        meaning="property KEYS; several keys are separated by spaces",
     ),
     Column(
-        name="value",
-        types=(BINARY, STRING),
+        "value",
+        (BINARY, STRING),
+        "the body, decompressed; as string: UTF-8, damaged bytes replaced",
         by_default=True,
-        meaning="the body, decompressed; as string: UTF-8, damaged bytes replaced",
     ),
-    Column(name="topic", types=(STRING,), by_default=True, meaning="the topic"),
+    Column("topic", (STRING,), "the topic", by_default=True),
+    Column("brokerName", (STRING,), "name of the broker that holds the queue", by_default=True),
+    Column("queueId", (INTEGER,), "number of the queue on its broker", by_default=True),
+    Column("offset", (LONG,), "position in the queue", by_default=True),
+    Column("timestamp", (TIMESTAMP,), "when the broker stored the message", by_default=True),
+    Column("tags", (STRING,), "property TAGS", by_default=True, may_be_null=True),
     Column(
-        name="brokerName",
-        types=(STRING,),
-        by_default=True,
-        meaning="name of the broker that holds the queue",
+        "headers", (STRING_MAP,), "all properties; in the default schema with includeHeaders=true"
     ),
+    Column("bornTimestamp", (TIMESTAMP,), "when the producer made the message"),
     Column(
-        name="queueId",
-        types=(INTEGER,),
-        by_default=True,
-        meaning="number of the queue on its broker",
-    ),
-    Column(name="offset", types=(LONG,), by_default=True, meaning="position in the queue"),
-    Column(
-        name="timestamp",
-        types=(TIMESTAMP,),
-        by_default=True,
-        meaning="when the broker stored the message",
+        "msgId",
+        (STRING,),
+        "the producer's unique id (UNIQ_KEY), otherwise the broker's offset message id",
     ),
     Column(
-        name="tags", types=(STRING,), by_default=True, may_be_null=True, meaning="property TAGS"
-    ),
-    Column(
-        name="headers",
-        types=(STRING_MAP,),
-        meaning="all properties; in the default schema with includeHeaders=true",
-    ),
-    Column(name="bornTimestamp", types=(TIMESTAMP,), meaning="when the producer made the message"),
-    Column(
-        name="msgId",
-        types=(STRING,),
-        meaning="the producer's unique id (UNIQ_KEY), otherwise the broker's offset message id",
-    ),
-    Column(
-        name="messageGroup",
-        types=(STRING,),
+        "messageGroup",
+        (STRING,),
+        "sharding key of ordered messages (`__SHARDINGKEY`)",
         may_be_null=True,
-        meaning="sharding key of ordered messages (`__SHARDINGKEY`)",
     ),
-    Column(name="flag", types=(INTEGER,), meaning="the producer's flag word"),
+    Column("flag", (INTEGER,), "the producer's flag word"),
     Column(
-        name="sysFlag",
-        types=(INTEGER,),
-        meaning="RocketMQ's flag bits (compressed, transaction state, address families)",
+        "sysFlag",
+        (INTEGER,),
+        "RocketMQ's flag bits (compressed, transaction state, address families)",
     ),
-    Column(
-        name="reconsumeTimes", types=(INTEGER,), meaning="how often consumers gave the message back"
-    ),
-    Column(name="bornHost", types=(STRING,), meaning="producer's address, ip:port"),
-    Column(name="storeHost", types=(STRING,), meaning="broker's address, ip:port"),
-    Column(name="storeSize", types=(INTEGER,), meaning="bytes of the stored record"),
-    Column(name="commitLogOffset", types=(LONG,), meaning="position in the broker's commit log"),
-    Column(
-        name="properties",
-        types=(STRING,),
-        meaning="the properties as stored: name 0x01 value 0x02 …",
-    ),
+    Column("reconsumeTimes", (INTEGER,), "how often consumers gave the message back"),
+    Column("bornHost", (STRING,), "producer's address, ip:port"),
+    Column("storeHost", (STRING,), "broker's address, ip:port"),
+    Column("storeSize", (INTEGER,), "bytes of the stored record"),
+    Column("commitLogOffset", (LONG,), "position in the broker's commit log"),
+    Column("properties", (STRING,), "the properties as stored: name 0x01 value 0x02 …"),
 )
 BY_NAME = {column.name: column for column in COLUMNS}
 
 
+def schema_for(options: Mapping[str, str]) -> StructType:
+    """Return the schema of a query that gives none. ``options``: those of the query, unchecked."""
+    given = {key.lower(): value for key, value in options.items()}
+    headers = given.get("includeheaders", given.get("includeproperties", "false"))
+    return default_schema(include_headers=headers.strip().lower() == "true")
+
+
 def default_schema(*, include_headers: bool) -> StructType:
-    """Return the schema of a query that gives none."""
+    """Return the columns that a query has by default."""
     wanted = [
         column
         for column in COLUMNS

@@ -6,7 +6,7 @@ Columns of the source get the prefix ``mq_``, so that fields of messages may hav
 from __future__ import annotations
 
 import attrs
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from triomq.client.pipeline.core.spec import SourceSpec
@@ -61,11 +61,16 @@ SOURCE_SCHEMA = ", ".join(f"{column.source} {column.type}" for column in COLUMNS
 
 def with_origin(frame: DataFrame) -> DataFrame:
     """Return a frame of a source with ``mq_`` names, and ``mq_date``."""
-    day = sf.floor(sf.unix_micros("timestamp") / sf.lit(86_400_000_000)).cast("int")
     return frame.select(
         *(sf.col(column.source).alias(column.name) for column in COLUMNS),
-        sf.date_from_unix_date(day).alias(DATE),
+        utc_date("timestamp").alias(DATE),
     )
+
+
+def utc_date(time: str) -> Column:
+    """Return the date of a column of times in UTC, whatever the session's time zone."""
+    day = sf.floor(sf.unix_micros(time) / sf.lit(86_400_000_000)).cast("int")
+    return sf.date_from_unix_date(day)
 
 
 def live_rows(session: SparkSession, source: SourceSpec) -> DataFrame:

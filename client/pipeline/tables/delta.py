@@ -14,7 +14,7 @@ from triomq.client.pipeline.core.origin import DATE
 from triomq.client.pipeline.core.spec import TableSpec
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.locks import WriteLock
-from triomq.client.pipeline.tables.table import dates_of, merge_statement, newest, writer_id
+from triomq.client.pipeline.tables.table import delete_dates, merge_newest, writer_id
 
 
 class DeltaTable:
@@ -51,8 +51,7 @@ class DeltaTable:
         if not self._files.exists(f"{self._path}/_delta_log"):
             self._write(frame.limit(0))  # the table and its columns
         self._lock.check()
-        newest(frame, key).createOrReplaceTempView("triomq_changes")
-        frame.sparkSession.sql(merge_statement(self._name, "triomq_changes", key))
+        merge_newest(frame, self._name, key)
 
     def read(self) -> DataFrame:
         """Return the rows."""
@@ -67,10 +66,7 @@ class DeltaTable:
 
     def expire(self, before: date) -> int:
         """Delete the rows of dates before ``before``; old versions keep them for Delta's 7 days."""
-        days = dates_of(self.read(), before)
-        if days:
-            self._session.sql(f"DELETE FROM {self._name} WHERE {DATE} < DATE'{before}'")
-        return len(days)
+        return delete_dates(self.read(), self._name, before)
 
     def _write(self, frame: DataFrame, **options: str) -> None:
         (

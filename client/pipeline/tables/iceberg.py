@@ -17,7 +17,7 @@ from triomq.client.pipeline.core.origin import DATE
 from triomq.client.pipeline.core.spec import TableSpec
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.locks import WriteLock
-from triomq.client.pipeline.tables.table import dates_of, merge_statement, newest, writer_id
+from triomq.client.pipeline.tables.table import delete_dates, merge_newest, writer_id
 
 WRITER = "triomq.writer"
 BATCH = "triomq.batch"
@@ -68,8 +68,7 @@ class IcebergTable:
         """Keep the row with the newest position of each key."""
         self._create(frame)
         self._lock.check()
-        newest(frame, key).createOrReplaceTempView("triomq_changes")
-        frame.sparkSession.sql(merge_statement(self._name, "triomq_changes", key))
+        merge_newest(frame, self._name, key)
 
     def read(self) -> DataFrame:
         """Return the rows."""
@@ -95,10 +94,7 @@ class IcebergTable:
 
     def expire(self, before: date) -> int:
         """Delete the rows of dates before ``before``; old snapshots keep them for 7 days."""
-        days = dates_of(self.read(), before)
-        if days:
-            self._session.sql(f"DELETE FROM {self._name} WHERE {DATE} < DATE'{before}'")
-        return len(days)
+        return delete_dates(self.read(), self._name, before)
 
     def _create(self, frame: DataFrame) -> None:
         if not self._session.catalog.tableExists(self._name):

@@ -10,7 +10,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from triomq.client.pipeline.core.origin import POSITION
+from triomq.client.pipeline.core.origin import DATE, POSITION
 from triomq.client.pipeline.tables.files import Files
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 
@@ -66,19 +66,26 @@ def last_committed(files: Files, checkpoint: str) -> int:
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def dates_of(frame: DataFrame, before: date) -> list[date]:
-    """Return the dates before ``before`` that a frame has rows of."""
-    rows = frame.where(sf.col("mq_date") < sf.lit(before)).select("mq_date").distinct().collect()
-    return [row.mq_date for row in rows]
+def delete_dates(rows: DataFrame, table: str, before: date) -> int:
+    """Delete the rows of dates before ``before`` by SQL. Returns: the number of dates deleted.
+
+    ``rows``: those of the table. ``table``: its name in SQL.
+    """
+    old = f"{DATE} < DATE'{before}'"
+    days = rows.where(old).select(DATE).distinct().count()
+    if days:
+        rows.sparkSession.sql(f"DELETE FROM {table} WHERE {old}")
+    return days
 
 
-def merge_statement(table: str, changes: str, key: Sequence[str]) -> str:
-    """Return the SQL that brings the newest row of each key into a table. Null is a key too."""
+def merge_newest(frame: DataFrame, table: str, key: Sequence[str]) -> None:
+    """Bring the newest row of each key into a table by SQL. Null is a key too."""
     same = " AND ".join(f"old.`{name}` <=> new.`{name}`" for name in key)
     old, new = (
         f"struct({', '.join(f'{side}.{name}' for name in POSITION)})" for side in ("old", "new")
     )
-    return (
-        f"MERGE INTO {table} AS old USING {changes} AS new ON {same}"
+    newest(frame, key).createOrReplaceTempView("triomq_changes")
+    frame.sparkSession.sql(
+        f"MERGE INTO {table} AS old USING triomq_changes AS new ON {same}"
         f" WHEN MATCHED AND {new} > {old} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )

@@ -21,7 +21,7 @@ STRING, BINARY = StringType(), BinaryType()
 NUMBERS: tuple[DataType, ...] = (IntegerType(), LongType(), ShortType())
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class SinkColumn:
     """A column of the sink."""
 
@@ -33,34 +33,28 @@ class SinkColumn:
 
 SINK_COLUMNS: tuple[SinkColumn, ...] = (
     SinkColumn(
-        name="value",
-        types=(BINARY, STRING),
-        meaning="the body; required. Null or empty: a tombstone, which deletes its key in a"
+        "value",
+        (BINARY, STRING),
+        "the body; required. Null or empty: a tombstone, which deletes its key in a"
         " compaction topic",
     ),
+    SinkColumn("topic", (STRING,), "the topic; required without the option `topic`"),
+    SinkColumn("key", (STRING, BINARY), "property KEYS; several: by spaces"),
+    SinkColumn("tags", (STRING,), "property TAGS"),
+    SinkColumn("headers", (MapType(STRING, STRING),), "further properties"),
     SinkColumn(
-        name="topic", types=(STRING,), meaning="the topic; required without the option `topic`"
-    ),
-    SinkColumn(name="key", types=(STRING, BINARY), meaning="property KEYS; several: by spaces"),
-    SinkColumn(name="tags", types=(STRING,), meaning="property TAGS"),
-    SinkColumn(name="headers", types=(MapType(STRING, STRING),), meaning="further properties"),
-    SinkColumn(
-        name="shardingKey",
-        types=(STRING,),
+        "shardingKey",
+        (STRING,),
+        "rows of one key go to one queue, in the order of their task",
         aliases=("messageGroup",),
-        meaning="rows of one key go to one queue, in the order of their task",
     ),
-    SinkColumn(name="brokerName", types=(STRING,), meaning="with queueId: exactly this queue"),
-    SinkColumn(name="queueId", types=NUMBERS, meaning="the number of the queue on brokerName"),
+    SinkColumn("brokerName", (STRING,), "with queueId: exactly this queue"),
+    SinkColumn("queueId", NUMBERS, "the number of the queue on brokerName"),
+    SinkColumn("delayLevel", NUMBERS, "deliver after the delay of this level (1 to 18)"),
     SinkColumn(
-        name="delayLevel", types=NUMBERS, meaning="deliver after the delay of this level (1 to 18)"
+        "deliverTimestamp", (TimestampType(),), "deliver at this time (brokers with timers)"
     ),
-    SinkColumn(
-        name="deliverTimestamp",
-        types=(TimestampType(),),
-        meaning="deliver at this time (brokers with timers)",
-    ),
-    SinkColumn(name="flag", types=NUMBERS, meaning="the producer's flag word"),
+    SinkColumn("flag", NUMBERS, "the producer's flag word"),
 )
 BY_NAME = {name: column for column in SINK_COLUMNS for name in (column.name, *column.aliases)}
 

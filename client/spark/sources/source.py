@@ -6,7 +6,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from triomq.client.spark.batch_reader import RocketMQBatchReader
-from triomq.client.spark.columns import check_schema, default_schema
+from triomq.client.spark.columns import check_schema, schema_for
 from triomq.client.spark.errors import OptionError
 from triomq.client.spark.options import parse_options
 from triomq.client.spark.shipped import Shipped
@@ -30,9 +30,7 @@ class RocketMQDataSource(DataSource, metaclass=Shipped):
 
     def schema(self) -> StructType:
         """Return the columns of a query that names none."""
-        given = {key.lower(): value for key, value in self.options.items()}
-        headers = given.get("includeheaders", given.get("includeproperties", "false"))
-        return default_schema(include_headers=headers.strip().lower() == "true")
+        return schema_for(self.options)
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802
         """Check options and schema, and return the reader of a stream.

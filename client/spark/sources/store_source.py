@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from triomq.client.spark.columns import arrow_schema, check_schema, default_schema
+from triomq.client.spark.columns import arrow_schema, check_schema, schema_for
 from triomq.client.spark.decode import RecordDecoder
 from triomq.client.spark.shipped import Shipped
 from triomq.client.spark.store.store_options import StoreOptions, parse_store_options
@@ -29,9 +29,7 @@ class RocketMQStoreDataSource(DataSource, metaclass=Shipped):
 
     def schema(self) -> StructType:
         """Return the columns of a query that names none."""
-        given = {key.lower(): value for key, value in self.options.items()}
-        headers = given.get("includeheaders", given.get("includeproperties", "false"))
-        return default_schema(include_headers=headers.strip().lower() == "true")
+        return schema_for(self.options)
 
     def reader(self, schema: StructType) -> "StoreBatchReader":
         """Check options and schema, and return the reader. Raises: OptionError."""
