@@ -139,7 +139,7 @@ def read_timeout(value: bytes) -> float:
 
 
 def require_trailer(name: str, value: str) -> tuple[str, str]:
-    """Return trailing metadata that can be sent; binary values are encoded by ``binary_value``.
+    """Return trailing metadata that can be sent; values of names in ``-bin`` are Base64, unpadded.
 
     Raises: ValueError for a reserved or invalid name, or a value outside printable ASCII.
     """
@@ -151,8 +151,3 @@ def require_trailer(name: str, value: str) -> tuple[str, str]:
     if not all(" " <= character <= "~" for character in value):
         raise ValueError(f"the value of {name} is not printable ASCII; use a name in -bin")
     return name, value
-
-
-def binary_value(data: bytes) -> str:
-    """Return the text form of the value of a name in ``-bin``."""
-    return base64.b64encode(data).decode("ascii").rstrip("=")

@@ -19,11 +19,9 @@ import socket
 import attrs
 import trio
 
-from triomq.remoting.core import open_files
-from triomq.remoting.core.address import format_address, plain_host
+from triomq.remoting.core.address import format_address
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import ConnectionBudget, Places
-from triomq.remoting.core.socket_options import set_stream_options
 from triomq.remoting.grpc.call_statistics import CallCounters, GrpcStatistics
 from triomq.remoting.grpc.frame_budgets import AddressResets
 from triomq.remoting.grpc.grpc_connection import GrpcConnection, GrpcShared
@@ -31,7 +29,7 @@ from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.http2_session import Buffers
 from triomq.remoting.grpc.methods import MethodTable
 from triomq.remoting.protocol.limits import Limits
-from triomq.remoting.server.boss import Boss
+from triomq.remoting.server.boss import Boss, new_stream, take_place
 from triomq.remoting.server.connection_sniffer import ConnectionSniffer
 from triomq.remoting.server.listen import OPEN_FIX, open_listener, warn_if_open
 
@@ -166,38 +164,19 @@ class GrpcServer:
             self._shared.counters.turned_away += 1
             sock.close()
             return
-        try:
-            host, port = sock.getpeername()[:2]
-            set_stream_options(sock)
-        except OSError:
-            sock.close()  # it was reset in the backlog
-            self.places.leave()
+        address = new_stream(sock, self.places)
+        if address is None:
             return
-        connection = GrpcConnection(sock, (plain_host(host), port), self._shared, self._ended)
+        connection = GrpcConnection(sock, address, self._shared, self._ended)
         if self.sniffer is not None:
             connection.filter = self.sniffer.filter(connection)
         self.connections.add(connection)
         self._nursery.start_soon(connection.run, name="grpc-connection")
 
     def _has_room(self) -> bool:
-        """Take a place for one more connection; if there is none, log it and return False."""
-        if len(self.connections) >= self.settings.connections_max:
-            self.limit.log(
-                _log,
-                logging.WARNING,
-                "turning away a gRPC connection: %d are open, the limit; raise"
-                " grpcConnectionsMax, or close clients",
-                len(self.connections),
-            )
-            return False
-        if not self.places.take():
-            message = (
-                "turning away a gRPC connection: the limit of open files (ulimit -n, %d) leaves %d"
-                " for clients; raise it, or close clients"
-            )
-            self.limit.log(_log, logging.WARNING, message, open_files.limit(), self.places.most)
-            return False
-        return True
+        open_count, most = len(self.connections), self.settings.connections_max
+        what, setting = "a gRPC connection", "grpcConnectionsMax"
+        return take_place(self.places, open_count, most, what, setting, self.limit)
 
     def _ended(self, connection: GrpcConnection) -> None:
         self.connections.discard(connection)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from triomq.remoting.core.errors import RemotingError, RequestTimeout
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
-from triomq.remoting.messaging.status_codes import Refused
+from triomq.remoting.messaging.status_codes import Refused, unknown_topic
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
 from triomq.remoting.protocol.bodies.route import TopicRoute
@@ -85,6 +85,17 @@ class Cluster(Protocol):
 
         *asked*: the addresses by which the client came. Checkpoint: never.
         """
+
+
+async def known_route(cluster: Cluster, topic: str) -> TopicRoute:
+    """Return where a topic's queues are. Raises: Refused. Checkpoint: maybe."""
+    try:
+        route = await cluster.route(topic)
+    except RemotingError as error:
+        raise refused_by_network(error) from None
+    if route is None:
+        raise unknown_topic(topic)
+    return route
 
 
 def refused_by_network(error: RemotingError) -> Refused:

@@ -29,7 +29,7 @@ from triomq.remoting.messaging.checks import (
     time_ms,
     topic_name,
 )
-from triomq.remoting.messaging.cluster import Cluster, refused_by_network
+from triomq.remoting.messaging.cluster import Cluster, known_route, refused_by_network
 from triomq.remoting.messaging.delivered_message import delivered_message
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
@@ -39,7 +39,6 @@ from triomq.remoting.messaging.status_codes import (
     Refused,
     refused_by_broker,
     status,
-    unknown_topic,
 )
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.route import PERM_READ
@@ -281,12 +280,7 @@ class Receiving:
 
     async def _broker(self, topic: str, asked: str) -> str:
         """Return the broker to pop from: the one that is asked for, else any. Raises: Refused."""
-        try:
-            route = await self.cluster.route(topic)
-        except RemotingError as error:
-            raise refused_by_network(error) from None
-        if route is None:
-            raise unknown_topic(topic)
+        route = await known_route(self.cluster, topic)
         masters = route.masters
         readable = sorted(
             data.broker_name

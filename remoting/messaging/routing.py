@@ -12,7 +12,6 @@ from typing import TypeVar
 import attrs
 import trio
 
-from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
     QueryAssignmentRequest,
@@ -22,10 +21,10 @@ from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
 )
 from triomq.remoting.grpc.methods import CallContext
 from triomq.remoting.messaging.checks import group_name, topic_name
-from triomq.remoting.messaging.cluster import Cluster, refused_by_network
+from triomq.remoting.messaging.cluster import Cluster, known_route
 from triomq.remoting.messaging.known_clients import KnownClients
 from triomq.remoting.messaging.route_answers import accepted_types, assignments, message_queues
-from triomq.remoting.messaging.status_codes import status, unknown_topic
+from triomq.remoting.messaging.status_codes import status
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.server.turns import ROWS_AT_ONCE
@@ -46,7 +45,7 @@ class Routing:
         """Return the queues of a topic. Raises: Refused."""
         self.clients.of_call(call)
         topic = topic_name(request.topic, system_allowed=True)
-        route = await self._route(topic)
+        route = await known_route(self.cluster, topic)
         accepted = accepted_types(message_type(await self.cluster.topic(topic)))
         queues = await self._made(
             route,
@@ -72,7 +71,7 @@ class Routing:
         self.clients.of_call(call)
         topic = topic_name(request.topic, system_allowed=True)
         group = await self.cluster.group(group_name(request.group))
-        route = await self._route(topic)
+        route = await known_route(self.cluster, topic)
         made = await self._made(
             route,
             partial(
@@ -87,15 +86,6 @@ class Routing:
 
     def _endpoints(self, asked: pb.Endpoints, broker_name: str, broker_id: int) -> pb.Endpoints:
         return self.cluster.endpoints(broker_name, broker_id, asked)
-
-    async def _route(self, topic: str) -> TopicRoute:
-        try:
-            route = await self.cluster.route(topic)
-        except RemotingError as error:
-            raise refused_by_network(error) from None
-        if route is None:
-            raise unknown_topic(topic)
-        return route
 
 
 def message_type(config: TopicConfig | None) -> str | None:

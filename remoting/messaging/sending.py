@@ -24,7 +24,7 @@ from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
 )
 from triomq.remoting.grpc.methods import CallContext
 from triomq.remoting.messaging.checks import check_messages, topic_name
-from triomq.remoting.messaging.cluster import Cluster, refused_by_network
+from triomq.remoting.messaging.cluster import Cluster, known_route, refused_by_network
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.route_answers import accepted_types
 from triomq.remoting.messaging.routing import message_type
@@ -39,7 +39,6 @@ from triomq.remoting.messaging.status_codes import (
     refused_by_broker,
     status,
     top_status,
-    unknown_topic,
 )
 from triomq.remoting.messaging.transaction_place import TransactionPlace
 from triomq.remoting.messaging.writable_queues import WritableQueues
@@ -107,13 +106,7 @@ class Sending:
 
     async def _writable(self, topic: str) -> WritableQueues:
         """Return the queues of the topic that take messages. Raises: Refused."""
-        try:
-            route = await self.cluster.route(topic)
-        except RemotingError as error:
-            raise refused_by_network(error) from None
-        if route is None:
-            raise unknown_topic(topic)
-        queues = WritableQueues.of(route)
+        queues = WritableQueues.of(await known_route(self.cluster, topic))
         if not queues:
             raise Refused(
                 Code.FORBIDDEN,

@@ -160,11 +160,6 @@ def page_pieces(
         yield "\n".join([*lines, ""])
 
 
-def family_text(family: Family, common: Labels) -> str:
-    """Return the lines of one family, none without samples. Every sample gets ``common`` labels."""
-    return "".join(page_pieces([family], common, lambda: 0.0))
-
-
 def _histogram_lines(name: str, inside: str, values: Histogram) -> Iterator[str]:
     comma = "," if inside else ""
     for edge, count in values.cumulative():

@@ -9,8 +9,11 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from triomq.remoting.core import open_files
+from triomq.remoting.core.address import plain_host
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import NONE_LEFT, Places, explained
+from triomq.remoting.core.socket_options import set_stream_options
 
 _log = logging.getLogger(__name__)
 
@@ -18,6 +21,43 @@ _ACCEPTS_PER_TURN = 64
 # Out of descriptors or memory: the connection stays in the backlog until another is closed.
 _EXHAUSTED = NONE_LEFT | {errno.ENOBUFS, errno.ENOMEM}
 _EXHAUSTED_PAUSE_SECONDS = 0.1
+
+
+def take_place(
+    places: Places, open_count: int, most: int, what: str, setting: str, limit: LogLimit
+) -> bool:
+    """Take a place for one more connection; if there is none, log it and return False.
+
+    ``most``: the limit of ``open_count``, which ``setting`` gives; ``what``: a connection, for the
+    log.
+    """
+    if open_count >= most:
+        message = f"turning away {what}: %d are open, the limit; raise {setting}, or close clients"
+        limit.log(_log, logging.WARNING, message, open_count)
+        return False
+    if not places.take():
+        message = (
+            f"turning away {what}: the limit of open files (ulimit -n, %d) leaves %d for clients;"
+            " raise it, or close clients"
+        )
+        limit.log(_log, logging.WARNING, message, open_files.limit(), places.most)
+        return False
+    return True
+
+
+def new_stream(sock: socket.socket, places: Places) -> tuple[str, int] | None:
+    """Set the options of a new socket and return its peer's address.
+
+    If it was reset in the backlog, close it, release its place and return None.
+    """
+    try:
+        host, port = sock.getpeername()[:2]
+        set_stream_options(sock)
+    except OSError:
+        sock.close()
+        places.leave()
+        return None
+    return plain_host(host), port
 
 
 @attrs.define(eq=False)

@@ -21,14 +21,12 @@ from functools import partial
 import attrs
 import trio
 
-from triomq.remoting.core import open_files
-from triomq.remoting.core.address import format_address, plain_host
+from triomq.remoting.core.address import format_address
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import ConnectionBudget, Places
-from triomq.remoting.core.socket_options import set_stream_options
 from triomq.remoting.core.task_dump import format_tasks
 from triomq.remoting.protocol.command import Command
-from triomq.remoting.server.boss import Boss
+from triomq.remoting.server.boss import Boss, new_stream, take_place
 from triomq.remoting.server.buffer_guard import BufferGuard
 from triomq.remoting.server.codec import Codec
 from triomq.remoting.server.config import ServerConfig
@@ -288,35 +286,14 @@ class Server:
             self._turned_away += 1
             sock.close()
             return
-        try:
-            host, port = sock.getpeername()[:2]
-            set_stream_options(sock)
-        except OSError:
-            sock.close()  # it was reset in the backlog
-            self.places.leave()
-            return
-        selectors[number % len(selectors)].add(number, sock, (plain_host(host), port))
+        address = new_stream(sock, self.places)
+        if address is not None:
+            selectors[number % len(selectors)].add(number, sock, address)
 
     def _has_room(self) -> bool:
-        """Take a place for one more connection; if there is none, log it and return False."""
         open_count = sum(len(selector.connections) for selector in self._selectors)
-        if open_count >= self.config.connections_max:
-            self.limit.log(
-                _log,
-                logging.WARNING,
-                "turning away a connection: %d are open, the limit; raise serverConnectionsMax, or"
-                " close clients",
-                open_count,
-            )
-            return False
-        if not self.places.take():
-            message = (
-                "turning away a connection: the limit of open files (ulimit -n, %d) leaves %d for"
-                " clients; raise it, or close clients"
-            )
-            self.limit.log(_log, logging.WARNING, message, open_files.limit(), self.places.most)
-            return False
-        return True
+        most, setting = self.config.connections_max, "serverConnectionsMax"
+        return take_place(self.places, open_count, most, "a connection", setting, self.limit)
 
     def _local_closed(self, connection: Connection) -> None:
         self._local.discard(connection)

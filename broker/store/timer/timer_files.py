@@ -22,7 +22,7 @@ from triomq.broker.store.timer.timer_check import SIZE_BYTES, TimerCheck
 from triomq.broker.store.timer.timer_log import TimerLog
 from triomq.broker.store.timer.timer_record import SIZE, TimerRecord
 from triomq.broker.store.timer.timer_recovery import TimerRecovery, slot_parts
-from triomq.broker.store.timer.wheel import BLOCK_BYTES, NONE, WHEEL_BYTES, Slot, TimerWheel
+from triomq.broker.store.timer.wheel import BLOCK_BYTES, NONE, WHEEL_BYTES, TimerWheel
 
 WHEEL_RECORDS_MAX = 500_000
 """Records that the file of the wheel may lack: a start reads them again, as Java's does with up to
@@ -124,12 +124,6 @@ class TimerFiles:
             lambda reads: self.log.chain(position, count_max, reads),
             Reads(self.disk, self._open_files),
         )
-
-    def count_between(self, begin_ms: int, end_ms: int) -> int:
-        """Return the number of messages in the slots of [begin, end)."""
-        step = self.wheel.precision_ms
-        slots: list[Slot | None] = [self.wheel.find(time) for time in range(begin_ms, end_ms, step)]
-        return sum(max(0, slot.messages) for slot in slots if slot is not None)
 
     # Saving
 

@@ -18,7 +18,7 @@ from triomq.remoting.grpc.header_encoder import HeaderEncoder
 from triomq.remoting.grpc.liveness import LifeSign, Liveness
 from triomq.remoting.grpc.methods import CallContext, MethodTable, unary
 from triomq.remoting.grpc.status import GrpcStatus
-from triomq.remoting.monitor.metrics import family_text
+from triomq.remoting.monitor.metrics import page_pieces
 from triomq.remoting.protocol.limits import Limits
 
 
@@ -110,7 +110,7 @@ def test_figures_are_metrics() -> None:
         statuses=counters.statuses,
         latency=counters.latency,
     )
-    page = "".join(family_text(family, {}) for family in grpc_figures(figures))
+    page = "".join(page_pieces(grpc_figures(figures), {}, lambda: 0.0))
     assert 'triomq_grpc_calls_total{method="/a.B/C",status="NOT_FOUND"} 1\n' in page
     assert 'triomq_grpc_calls_total{method="unknown",status="UNIMPLEMENTED"} 1\n' in page
     assert 'triomq_grpc_call_seconds_count{method="/a.B/C"} 2\n' in page

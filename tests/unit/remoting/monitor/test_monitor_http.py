@@ -18,7 +18,6 @@ from triomq.remoting.monitor.metrics import (
     Family,
     Histogram,
     Sample,
-    family_text,
     gauge,
     page_pieces,
     with_left_out,
@@ -75,7 +74,7 @@ def test_the_page_is_what_prometheus_reads() -> None:
             [Histogram({"code": "10"}, [0.001, 0.01], [4, 2, 1], 0.5)],
         ),
     ]
-    page = "".join([family_text(family, {"cluster": "C"}) for family in families])
+    page = "".join(page_pieces(families, {"cluster": "C"}, lambda: 0.0))
     read = {family.name: family for family in text_string_to_metric_families(page)}
     assert set(read) == {"x", "y", "z_seconds"}
     assert [(sample.labels, sample.value) for sample in read["x"].samples] == [
