@@ -36,6 +36,7 @@ from triomq.client.core.errors import (
 from triomq.client.core.message_hooks import SendContext, SendHook, call_hooks
 from triomq.client.core.message_trace import MessageTrace
 from triomq.client.core.retry import (
+    BusyBackoff,
     concerns_broker,
     is_unconnected,
     listed_attempts,
@@ -74,6 +75,56 @@ _VERSION_WITH_TIMERS = 413
 """V5_0_0"""
 SILENT_DIAL_SECONDS = 0.5
 """A host that is gone answers no dial; one that refuses is there, and may be back at any moment."""
+
+
+@attrs.define(eq=False)
+class SendRetries:
+    """One send after its first attempt, which did not store the message as it should be."""
+
+    topic: str
+    tries: int
+    deadline: float
+    number: int = 1
+    """attempts whose request may have been sent, with the one that runs"""
+    attempts: Sequence[Attempt] = ()
+    """those that failed"""
+    not_stored: SendReceipt | None = None
+    """the last receipt that says less than STORED"""
+    unconnected: int = 0
+    """attempts without a connection, in a row"""
+
+    def failed(self, attempt: Attempt) -> None:
+        """Note an attempt that ended with an error."""
+        self.attempts = [*self.attempts, attempt]
+        self.unconnected = self.unconnected + 1 if is_unconnected(attempt.error) else 0
+        if self.unconnected and self.deadline < inf:
+            # Nothing was sent, so `send_timeout` limits these attempts, not `retries`.
+            self.number -= 1
+            self.attempts = listed_attempts(self.attempts)
+
+    async def wait(self, policy: BusyBackoff, several_brokers: bool) -> bool:
+        """Wait until the next attempt; return False if there is none."""
+        if self.number >= self.tries:
+            return False
+        self.number += 1
+        rounds = self.unconnected // (2 if several_brokers else 1)
+        return await back_off(policy, self.attempts, self.deadline, rounds)
+
+    @property
+    def maybe_stored(self) -> bool:
+        """Whether a broker may have the message."""
+        return self.not_stored is not None or any(
+            may_be_stored(attempt.error) for attempt in self.attempts
+        )
+
+    def outcome(self) -> SendReceipt:
+        """Return the receipt that there is. Raises: ``SendTimeout``, ``SendFailed``."""
+        if self.not_stored is not None:
+            return self.not_stored
+        kind = SendTimeout if trio.current_time() >= self.deadline else SendFailed
+        raise kind(self.topic, self.attempts, maybe_stored=self.maybe_stored) from self.attempts[
+            -1
+        ].error
 
 
 @attrs.define(eq=False)
@@ -241,32 +292,18 @@ class Sender:
         directed = self._directed(destinations, target) if target is not None else None
         tries = 1 if directed is not None else self._tries
         connector = self._connector
-        attempts: list[Attempt] | None = None
-        not_stored: SendReceipt | None = None
-        failed_broker: str | None = None
-        number = 0  # of attempts whose request may have been sent
-        unconnected = 0
-        while number < tries:
-            number += 1
-            if attempts or not_stored is not None:
-                if not await back_off(
-                    self.settings.busy_backoff,
-                    attempts,
-                    deadline,
-                    unconnected // (2 if destinations.several_brokers else 1),
-                ):
-                    break
-                began = trio.current_time()
-                if began >= deadline:
-                    break
-            destination = directed or self._choose(destinations, failed_broker, began)
+        retries: SendRetries | None = None  # until the first attempt has failed
+        avoid: str | None = None
+        again = True
+        while True:
+            destination = directed or self._choose(destinations, avoid, began)
             seconds = deadline - began
             if tries > 1 and (
                 destinations.several_brokers or self.settings.try_timeout is not None
             ):
                 seconds = try_seconds(
                     seconds,
-                    last_try=number == tries,
+                    last_try=retries is not None and retries.number == tries,
                     other_broker=destinations.several_brokers,
                     longest=self.settings.try_timeout,
                 )
@@ -291,29 +328,19 @@ class Sender:
                 else:
                     error = reason
                 now = trio.current_time()
-                earlier = attempts or []
-                attempts = [
-                    *earlier,
-                    Attempt(broker=destination.broker_name, seconds=now - began, error=error),
-                ]
                 self._end(context, None, error)
                 self._note_failure(destination.queue, error, now - began, now)
                 if error.refresh_route:
                     self.session.finder.invalidate(topic)
-                if not may_send_again(error, self.settings.retry_codes):
-                    if not_stored is None and not any(
-                        may_be_stored(attempt.error) for attempt in attempts
-                    ):
-                        raise error from error.__cause__
-                    # A refusal does not settle earlier attempts, and SYSTEM_ERROR not even its own.
-                    break
-                failed_broker = destination.broker_name
+                retries = retries or SendRetries(topic, tries, deadline)
+                retries.failed(
+                    Attempt(broker=destination.broker_name, seconds=now - began, error=error)
+                )
+                again = may_send_again(error, self.settings.retry_codes)
+                # A refusal does not settle earlier attempts, and SYSTEM_ERROR not even its own.
+                if not again and not retries.maybe_stored:
+                    raise error from error.__cause__
                 destinations = self._topics.find(topic) or destinations
-                unconnected = unconnected + 1 if is_unconnected(error) else 0
-                if unconnected and deadline < inf:
-                    # Nothing was sent, so `send_timeout` limits these attempts, not `retries`.
-                    number -= 1
-                    attempts = listed_attempts(attempts)
             except BaseException:  # cancelled
                 self._end(context, None, None)
                 raise
@@ -329,13 +356,15 @@ class Sender:
                     )
                 if receipt.status is _STORED or not self.settings.retry_not_stored:
                     return receipt
-                not_stored, failed_broker = receipt, destination.broker_name
-        if not_stored is not None:
-            return not_stored
-        assert attempts is not None
-        kind = SendTimeout if trio.current_time() >= deadline else SendFailed
-        stored = any(may_be_stored(attempt.error) for attempt in attempts)
-        raise kind(topic, attempts, maybe_stored=stored) from attempts[-1].error
+                retries = retries or SendRetries(topic, tries, deadline)
+                retries.not_stored = receipt
+            if not again or not await retries.wait(
+                self.settings.busy_backoff, destinations.several_brokers
+            ):
+                return retries.outcome()
+            avoid, began = destination.broker_name, trio.current_time()
+            if began >= deadline:
+                return retries.outcome()
 
     def _note_failure(
         self, queue: MessageQueue, error: TrioMQError, latency: float, now: float
