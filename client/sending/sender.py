@@ -48,6 +48,7 @@ from triomq.client.core.session import Session
 from triomq.client.sending.destinations import (
     DestinationTable,
     QueueDestination,
+    SendRequests,
     TopicDestinations,
     random_position,
 )
@@ -56,7 +57,6 @@ from triomq.client.sending.faults import LatencyFaults, SilentBrokers
 from triomq.client.sending.in_flight import InFlight
 from triomq.client.sending.queue_choice import find_queue, selected
 from triomq.client.sending.receipt import STATUS_OF_CODE, SendReceipt, SendStatus
-from triomq.client.sending.request import SendRequests
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.route import MessageQueue

@@ -31,8 +31,8 @@ from triomq.client.core.config import ClientSettings
 from triomq.client.core.heartbeats import Heartbeats
 from triomq.client.core.route_finder import RouteFinder
 from triomq.client.core.routes import KnownRoutes, TopicQueues
+from triomq.client.sending.destinations import SendRequests
 from triomq.client.sending.encoding import OutgoingMessage
-from triomq.client.sending.request import SendRequests
 from triomq.client.sending.sender import Sender, SendTarget
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.codes import RequestCode

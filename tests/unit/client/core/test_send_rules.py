@@ -33,7 +33,7 @@ from triomq.client.core.retry import (
     may_send_again,
     try_seconds,
 )
-from triomq.client.sending.destinations import QueueDestination
+from triomq.client.sending.destinations import QueueDestination, SendRequests
 from triomq.client.sending.encoding import (
     OutgoingMessage,
     check_sendable,
@@ -46,7 +46,6 @@ from triomq.client.sending.queue_choice import (
     find_queue,
     has_several_brokers,
 )
-from triomq.client.sending.request import SendRequests
 from triomq.remoting.core.errors import LocalProtocolError
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.route import MessageQueue

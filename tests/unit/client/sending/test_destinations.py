@@ -7,9 +7,8 @@ import pytest
 from triomq.client.core.config import ProducerSettings
 from triomq.client.core.errors import MessageInvalid
 from triomq.client.core.routes import KnownRoutes
-from triomq.client.sending.destinations import TOPICS_REMEMBERED, DestinationTable
+from triomq.client.sending.destinations import TOPICS_REMEMBERED, DestinationTable, SendRequests
 from triomq.client.sending.encoding import prepare
-from triomq.client.sending.request import SendRequests
 from triomq.remoting.protocol.bodies.route import BrokerData, MessageQueue, QueueData, TopicRoute
 from triomq.remoting.protocol.message_properties import KEYS, TAGS, UNIQ_KEY, WAIT, properties_text
 
