@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from functools import partial
 
 import attrs
 import trio
@@ -13,77 +12,32 @@ import trio
 from triomq.client.core.background import open_background
 from triomq.client.core.config import ConsumerSettings
 from triomq.client.core.errors import TrioMQError
-from triomq.client.core.session import Session, SessionObserver
-from triomq.client.receiving.agreement import Agreement
+from triomq.client.core.session import Session
 from triomq.client.receiving.fetcher import Fetcher
 from triomq.client.receiving.local_offsets import open_local_offsets
-from triomq.client.receiving.member_spec import MemberSpec
-from triomq.client.receiving.offsets import ConsumeFrom, OffsetStore
+from triomq.client.receiving.member_spec import GroupMember, MemberSpec
+from triomq.client.receiving.offsets import OffsetStore
 from triomq.client.receiving.rebalance import Rebalancer
-from triomq.client.receiving.subscribing import check_filters
-from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
-class Membership(SessionObserver):
-    """A running member of a group."""
+class Membership(GroupMember):
+    """A running member of a group that pulls."""
 
-    session: Session
-    settings: ConsumerSettings
-    spec: MemberSpec
     fetcher: Fetcher
     rebalancer: Rebalancer
-    offsets: OffsetStore
     nursery: trio.Nursery
-    agreement: Agreement
     _rebalancing: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    pops = False
 
     @property
     def state(self) -> str:
         """What the member is doing, for its repr."""
         return f"owns {len(self.fetcher.assignments)} queues"
-
-    async def join(self, topics: Mapping[str, SubscriptionData], *, again: bool = False) -> None:
-        """Find the topics' brokers and send them a heartbeat; the rebalancer then takes a share.
-
-        ``again``: whether the subscriptions of a running member changed. A topic that does not
-        exist (yet) is not an error: its look-up is repeated. The caller has checked the filters
-        (``check_filters``).
-
-        Raises: ``NoNameServer``.
-        """
-        self.session.finder.watch(topics)
-        for topic in topics:
-            await self.session.finder.refresh(topic)
-        await (
-            self.session.heartbeats.send_all() if again else self.session.heartbeats.ensure_all()
-        )
-        if not again:
-            await self.begin(topics)
-        self.rebalancer.wake()
-
-    async def begin(self, topics: Iterable[str]) -> None:
-        """Let the group begin in topics that are new to it, before it owns any of their queues.
-
-        Raises: ``NoNameServer``.
-        """
-        if self.spec.start.where is not ConsumeFrom.LAST:
-            return
-        found = [
-            await self.session.finder.subscribe_queues(topic)
-            for topic in topics
-            if not topic.startswith(RETRY_PREFIX)
-        ]
-        async with trio.open_nursery() as nursery:
-            for known in found:
-                if known is not None:
-                    nursery.start_soon(
-                        partial(self.offsets.begin, known.subscribe, keep=self.spec.keeps_begin)
-                    )
 
     async def wait_balanced(self) -> None:
         """Wait until this member has its first share. Raises: ``NotRunning``."""
@@ -103,7 +57,7 @@ class Membership(SessionObserver):
 
     def group_changed(self) -> None:
         self.rebalancer.wake()
-        self.agreement.changed()
+        GroupMember.group_changed(self)
 
     def broker_joined(self) -> None:
         """Resume work with a broker that is new or came back.
@@ -223,20 +177,14 @@ async def open_membership(
             async with open_background() as nursery:
                 fetcher = Fetcher(session, settings, spec, nursery)
                 rebalancer = Rebalancer(session, settings, spec, fetcher, offsets)
-                agreement = Agreement(session, spec.group, spec.subscriptions, pops=False)
                 membership = Membership(
-                    session, settings, spec, fetcher, rebalancer, offsets, nursery, agreement
+                    session, settings, spec, offsets, fetcher, rebalancer, nursery
                 )
                 try:
-                    session.observe(membership)
-                    answer(membership)
-                    await check_filters(session, spec.group, spec.subscriptions.values())
-                    await membership.join(spec.subscriptions)
+                    await membership.enter(answer, fetcher.counts, nursery)
                     if spec.subscriptions:
                         membership.start_rebalancing()
                     nursery.start_soon(membership.save_offsets, name="offset saver")
-                    nursery.start_soon(fetcher.counts.run, name="consumption samples")
-                    nursery.start_soon(agreement.run, name="agreement")
                     yield membership
                 finally:  # the session, which answers brokers' requests, outlives this nursery
                     membership.stop_fetching()

@@ -1,11 +1,12 @@
-"""``GroupConsumer``: what push and pull consumers have in common."""
+"""What consumers have in common: ``Consumer`` all of them, ``GroupConsumer`` push and pull."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import ClassVar, Generic, Self, TypeVar
+from math import inf
+from typing import Generic, Self, TypeVar
 
 import trio
 
@@ -27,23 +28,101 @@ from triomq.client.receiving.received import ReceivedMessage
 from triomq.client.receiving.subscribing import Subscriptions, check_filters, make_subscriptions
 from triomq.client.spans.consuming import add_spans
 from triomq.client.trace.dispatcher import open_trace
-from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, CLUSTERING, ConsumerData
+from triomq.remoting.protocol.bodies.heartbeat import (
+    BROADCASTING,
+    CLUSTERING,
+    CONSUME_PASSIVELY,
+    ConsumerData,
+)
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 AnyMembership = Membership | PopMembership
 M = TypeVar("M", bound=AnyMembership)
 
 
-class GroupConsumer(Lifetime, Generic[M]):
-    """A member of a consumer group, running or not."""
+class Consumer(Lifetime, Generic[M]):
+    """What consumers of all kinds have in common."""
 
     group: str
     """The consumer group."""
     settings: ConsumerSettings
     """The settings as given, or the defaults."""
 
-    _consume_type: ClassVar[str]
+    _consume_type = CONSUME_PASSIVELY
     _message_model = CLUSTERING
+    _subscribed = True
+    """whether the group shares the queues, instead of ``PullConsumer.assign``"""
+
+    def __init__(
+        self,
+        namesrv: str | Iterable[str] | None,
+        group: str,
+        subscriptions: Subscriptions,
+        consume_from: Start,
+        settings: ConsumerSettings | None,
+    ) -> None:
+        self.group = check_group(group)
+        self.settings = check_settings(settings, ConsumerSettings)
+        self._namesrv = namesrv_addresses(namesrv)
+        self._subscriptions = make_subscriptions(subscriptions)
+        self._start = StartPoint.of(consume_from)
+        self._membership: M | None = None
+        self._observers = Observers(group, self.settings.consume_hooks)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @property
+    def client_id(self) -> str:
+        """This member's name on the brokers."""
+        return self._running().session.client_id
+
+    def _open_session(self) -> AbstractAsyncContextManager[Session]:
+        groups = JoinedGroups(consumer_group=self.group, consumer_data=self._describe)
+        return open_session(self._namesrv, self.settings.client, groups)
+
+    @asynccontextmanager
+    async def _observing(self, consume_timeout: float = inf) -> AsyncIterator[None]:
+        """Trace messages for the length of the block, if the settings say so.
+
+        ``consume_timeout``: seconds after which a message counts as not settled.
+        """
+        settings = self.settings
+        add_spans(self._observers, settings, broadcast=self._message_model == BROADCASTING)
+        async with open_trace(
+            self.group,
+            "CONSUME",
+            self._namesrv,
+            settings.client,
+            consume_timeout=consume_timeout,
+        ) as trace:
+            if trace is not None:
+                self._observers.consume_hooks = (*self._observers.consume_hooks, trace)
+            yield
+
+    def _describe(self) -> ConsumerData:
+        return ConsumerData(
+            group=self.group,
+            consume_type=self._consume_type,
+            message_model=self._message_model,
+            consume_from_where=self._start.where.value,
+            subscriptions=list(self._subscriptions.values()) if self._subscribed else [],
+        )
+
+    def _member(self) -> M:
+        member = self._running()
+        self._require_own_loop()
+        return member
+
+    def _running(self) -> M:
+        """Return the membership, for what any thread may read."""
+        if self._membership is None:
+            raise NotRunning("this consumer is not running: use it inside `async with`")
+        return self._membership
+
+
+class GroupConsumer(Consumer[M]):
+    """A member of a consumer group, running or not."""
 
     def __init__(
         self,
@@ -57,27 +136,15 @@ class GroupConsumer(Lifetime, Generic[M]):
     ) -> None:
         for name, function in (("allocate", allocate), ("on_assignment", on_assignment)):
             check_callable(name, function)
-        self.group = check_group(group)
-        self.settings = check_settings(settings, ConsumerSettings)
-        self._namesrv = namesrv_addresses(namesrv)
-        self._subscriptions = make_subscriptions(subscriptions)
+        super().__init__(namesrv, group, subscriptions, consume_from, settings)
         self._subscribed = bool(self._subscriptions)
-        """whether the group shares the queues, instead of ``PullConsumer.assign``"""
-        self._start = StartPoint.of(consume_from)
         self._allocate = allocate
         self._on_assignment = on_assignment
-        self._membership: M | None = None
-        self._observers = Observers(group, self.settings.consume_hooks)
 
     def __repr__(self) -> str:
         membership = self._membership  # read once: the façades call this from other threads
         state = membership.state if membership else "not running"
         return f"<{type(self).__name__} of {self.group}: {state}>"
-
-    @property
-    def client_id(self) -> str:
-        """This member's name on the brokers."""
-        return self._running().session.client_id
 
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -130,9 +197,6 @@ class GroupConsumer(Lifetime, Generic[M]):
         del self._subscriptions[topic]
         await membership.join({}, again=True)
 
-    def __aiter__(self) -> Self:
-        return self
-
     async def __anext__(self) -> ReceivedMessage:
         if self._membership is None and self._context is not None:  # the consumer has stopped
             await trio.lowlevel.checkpoint()
@@ -145,46 +209,6 @@ class GroupConsumer(Lifetime, Generic[M]):
     @abstractmethod
     def _next(self) -> Awaitable[ReceivedMessage]:
         """Return an awaitable of the next message. Raises: ``InboxClosed``, ``NotRunning``."""
-
-    def _open_session(self) -> AbstractAsyncContextManager[Session]:
-        groups = JoinedGroups(consumer_group=self.group, consumer_data=self._describe)
-        return open_session(self._namesrv, self.settings.client, groups)
-
-    @asynccontextmanager
-    async def _observing(self) -> AsyncIterator[None]:
-        """Trace messages for the length of the block, if the settings say so."""
-        settings = self.settings
-        add_spans(self._observers, settings, broadcast=self._message_model == BROADCASTING)
-        async with open_trace(
-            self.group,
-            "CONSUME",
-            self._namesrv,
-            settings.client,
-            consume_timeout=settings.consume_timeout,
-        ) as trace:
-            if trace is not None:
-                self._observers.consume_hooks = (*self._observers.consume_hooks, trace)
-            yield
-
-    def _describe(self) -> ConsumerData:
-        return ConsumerData(
-            group=self.group,
-            consume_type=self._consume_type,
-            message_model=self._message_model,
-            consume_from_where=self._start.where.value,
-            subscriptions=list(self._subscriptions.values()) if self._subscribed else [],
-        )
-
-    def _member(self) -> M:
-        member = self._running()
-        self._require_own_loop()
-        return member
-
-    def _running(self) -> M:
-        """Return the membership, for what any thread may read."""
-        if self._membership is None:
-            raise NotRunning("this consumer is not running: use it inside `async with`")
-        return self._membership
 
     def _sharing_member(self) -> M:
         membership = self._member()

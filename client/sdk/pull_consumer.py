@@ -147,7 +147,7 @@ class PullConsumer(GroupConsumer[Membership]):
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
-        async with self._open_session() as session, self._observing():
+        async with self._open_session() as session, self._observing(self.settings.consume_timeout):
             if not self._subscriptions:
                 await session.finder.check_name_server()
             spec = MemberSpec(

@@ -44,7 +44,6 @@ from triomq.client.sdk.group_consumer import AnyMembership, GroupConsumer
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.heartbeat import (
     BROADCASTING,
-    CONSUME_PASSIVELY,
 )
 from triomq.remoting.protocol.short_repr import short_names
 
@@ -92,8 +91,6 @@ class PushConsumer(GroupConsumer[AnyMembership]):
     """Whether this member gets every message."""
     mode: Mode
     """How messages reach the group: ``"pull"`` or ``"pop"``."""
-
-    _consume_type = CONSUME_PASSIVELY
 
     def __init__(
         self,
@@ -186,7 +183,7 @@ class PushConsumer(GroupConsumer[AnyMembership]):
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
-        async with self._open_session() as session, self._observing():
+        async with self._open_session() as session, self._observing(self.settings.consume_timeout):
             delivery = self._make_delivery(session)
             inbox = delivery.inbox
             spec = MemberSpec(
@@ -211,7 +208,9 @@ class PushConsumer(GroupConsumer[AnyMembership]):
             opened: AbstractAsyncContextManager[AnyMembership] = (
                 open_membership(session, self.settings, spec, answer)
                 if self.mode == "pull"
-                else open_pop_membership(session, self.settings, spec, answer)
+                else open_pop_membership(
+                    session, self.settings, spec, answer, PopFetcher, ordered=self.ordered
+                )
             )
             async with opened as membership:
                 try:

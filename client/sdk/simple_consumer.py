@@ -10,39 +10,32 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Self, SupportsIndex
+from typing import SupportsIndex
 
 import trio
 
-from triomq.client.core.arguments import check_count, check_settings, shown
-from triomq.client.core.background import open_background
-from triomq.client.core.config import ConsumerSettings, namesrv_addresses
+from triomq.client.core.arguments import check_count, shown
+from triomq.client.core.config import ConsumerSettings
 from triomq.client.core.errors import NotRunning, SettingsError
-from triomq.client.core.heartbeats import JoinedGroups
-from triomq.client.core.lifetime import Lifetime
-from triomq.client.core.names import check_group, check_topic
-from triomq.client.core.session import open_session
+from triomq.client.core.names import check_topic
 from triomq.client.receiving.allocation import allocate_average
 from triomq.client.receiving.member_spec import MemberSpec
-from triomq.client.receiving.observed import Observers
-from triomq.client.receiving.offsets import ConsumeFrom, Start, StartPoint
+from triomq.client.receiving.offsets import ConsumeFrom, Start
 from triomq.client.receiving.pop.durations import Duration, check_duration, check_invisible
 from triomq.client.receiving.pop.leased_message import LeasedMessage
-from triomq.client.receiving.pop.pop_membership import PopMembership, open_pop_calls
+from triomq.client.receiving.pop.pop_membership import PopMembership, open_pop_membership
 from triomq.client.receiving.pop.pop_requests import POP_MAX
 from triomq.client.receiving.pop.receiver import Receiver
 from triomq.client.receiving.received import ReceivedMessage
 from triomq.client.receiving.subscribing import Subscriptions, check_filters, make_subscriptions
 from triomq.client.sdk.broker_requests import BrokerRequests
-from triomq.client.spans.consuming import add_spans
-from triomq.client.trace.dispatcher import open_trace
-from triomq.remoting.protocol.bodies.heartbeat import CONSUME_PASSIVELY, ConsumerData
+from triomq.client.sdk.group_consumer import Consumer
 
 _INVISIBLE_MIN = 0.01
 """Seconds; less is over before an answer is here."""
 
 
-class SimpleConsumer(Lifetime):
+class SimpleConsumer(Consumer[PopMembership]):
     """A member of a group that receives messages when it asks; used with ``async with``.
 
         async with SimpleConsumer("ns1:9876", group="billing", subscriptions="Orders") as consumer:
@@ -58,14 +51,10 @@ class SimpleConsumer(Lifetime):
     time is over.
     """
 
-    group: str
-    """The consumer group."""
     ordered: bool
     """Whether each queue is consumed in its order."""
     invisible: float
     """Seconds for which a message is hidden if ``receive`` does not say otherwise."""
-    settings: ConsumerSettings
-    """The settings as given, or the defaults."""
 
     def __init__(
         self,
@@ -87,41 +76,26 @@ class SimpleConsumer(Lifetime):
 
         Raises: ``SettingsError``, ``TopicInvalid``, ``NoNameServer``.
         """
-        self.group = check_group(group)
+        super().__init__(namesrv, group, subscriptions, consume_from, settings)
         self.ordered = ordered
         self.invisible = check_invisible("invisible", invisible, least=_INVISIBLE_MIN)
-        self.settings = check_settings(settings, ConsumerSettings)
-        self._namesrv = namesrv_addresses(namesrv)
-        self._subscriptions = make_subscriptions(subscriptions)
         if not self._subscriptions:
             raise SettingsError("subscriptions names no topic")
-        self._start = StartPoint.of(consume_from)
         if self._start.where is ConsumeFrom.TIMESTAMP:
             raise SettingsError(
                 "a group that pops begins 'first' or 'last': set its offsets with `mqadmin"
                 " resetOffsetByTime` to begin at an instant"
             )
-        self._observers = Observers(group, self.settings.consume_hooks)
-        self._membership: PopMembership | None = None
-        self._receiver: Receiver | None = None
 
     def __repr__(self) -> str:
-        state = "running" if self._receiver is not None else "not running"
+        state = "running" if self._membership is not None else "not running"
         return f"<{type(self).__name__} of {self.group}: {state}>"
 
     # Start and stop
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
-        settings = self.settings
-        groups = JoinedGroups(consumer_group=self.group, consumer_data=self._describe)
-        add_spans(self._observers, settings, broadcast=False)
-        async with (
-            open_session(self._namesrv, settings.client, groups) as session,
-            open_trace(self.group, "CONSUME", self._namesrv, settings.client) as trace,
-        ):
-            if trace is not None:
-                self._observers.consume_hooks = (*self._observers.consume_hooks, trace)
+        async with self._open_session() as session, self._observing():
             spec = MemberSpec(
                 group=self.group,
                 subscriptions=self._subscriptions,
@@ -130,34 +104,18 @@ class SimpleConsumer(Lifetime):
                 deliver=_no_delivery,
                 sends_back=None,
             )
-            async with (
-                open_pop_calls(session, settings, spec, ordered=self.ordered) as calls,
-                open_background() as nursery,
-            ):
-                receiver = Receiver(session, settings, spec, calls, self.ordered, nursery)
-                membership = PopMembership(session, settings, spec, receiver)
+
+            def answer(membership: PopMembership) -> None:
+                session.answer_requests(BrokerRequests(membership, self._describe).table())
+
+            async with open_pop_membership(
+                session, self.settings, spec, answer, Receiver, ordered=self.ordered
+            ) as membership:
+                self._membership = membership
                 try:
-                    session.observe(membership)
-                    # Before a broker knows the member and can have requests for it.
-                    session.answer_requests(BrokerRequests(membership, self._describe).table())
-                    await check_filters(session, self.group, self._subscriptions.values())
-                    await membership.join(self._subscriptions)
-                    nursery.start_soon(receiver.counts.run, name="consumption samples")
-                    nursery.start_soon(membership.agreement.run, name="agreement")
-                    self._membership, self._receiver = membership, receiver
                     yield
                 finally:
-                    self._membership = self._receiver = None
-                    receiver.stop()
-                    session.end_observation()
-
-    def _describe(self) -> ConsumerData:
-        return ConsumerData(
-            group=self.group,
-            consume_type=CONSUME_PASSIVELY,
-            consume_from_where=self._start.where.value,
-            subscriptions=list(self._subscriptions.values()),
-        )
+                    self._membership = None
 
     # Messages
 
@@ -209,19 +167,16 @@ class SimpleConsumer(Lifetime):
         """
         await message.change_invisible(invisible)
 
-    def __aiter__(self) -> Self:
-        return self
-
     async def __anext__(self) -> LeasedMessage:
         """Receive the next message; the application settles it by ``ack`` or ``async with``."""
-        if self._receiver is None and self._context is not None:  # the consumer has stopped
+        if self._membership is None and self._context is not None:  # the consumer has stopped
             await trio.lowlevel.checkpoint()
             raise StopAsyncIteration
-        receiver = self._active()
+        membership = self._member()
         try:
             return (await self.receive(count=1))[0]
         except NotRunning:
-            if receiver is self._receiver:
+            if membership is self._membership:
                 raise
             raise StopAsyncIteration from None
 
@@ -238,13 +193,11 @@ class SimpleConsumer(Lifetime):
         Raises: ``SettingsError`` or ``SubscriptionInvalid`` for a filter that a broker refuses, and
         then nothing changes; ``NoNameServer``.
         """
-        self._active()
-        membership = self._membership
-        assert membership is not None
+        membership = self._member()
         added = make_subscriptions(subscriptions, self._subscriptions.values())
         await check_filters(membership.session, self.group, added.values())
         await membership.begin(added)
-        self._active()  # the consumer may have stopped during the waits
+        self._member()  # the consumer may have stopped during the waits
         self._subscriptions.update(added)
         await membership.join(added, again=True)
 
@@ -253,29 +206,16 @@ class SimpleConsumer(Lifetime):
 
         Raises: ``SettingsError`` if it is not subscribed.
         """
-        self._active()
-        membership = self._membership
-        assert membership is not None
+        membership = self._member()
         if check_topic(topic) not in self._subscriptions:
             raise SettingsError(f"topic {shown(topic)} is not subscribed")
         del self._subscriptions[topic]
         await membership.join({}, again=True)
 
-    @property
-    def client_id(self) -> str:
-        """This member's name on the brokers."""
-        return self._running().session.client_id
-
     def _active(self) -> Receiver:
-        receiver = self._running()
-        self._require_own_loop()
+        receiver = self._member().fetcher
+        assert isinstance(receiver, Receiver)
         return receiver
-
-    def _running(self) -> Receiver:
-        """Return the receiver, for what any thread may read."""
-        if self._receiver is None:
-            raise NotRunning("this consumer is not running: use it inside `async with`")
-        return self._receiver
 
 
 def _no_delivery(messages: list[ReceivedMessage]) -> None:

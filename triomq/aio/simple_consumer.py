@@ -50,6 +50,16 @@ class SimpleConsumer(SimpleConsumerBase):
         return self._target.group
 
     @property
+    def settings(self) -> ConsumerSettings:
+        """The settings as given, or the defaults."""
+        return self._target.settings
+
+    @property
+    def client_id(self) -> str:
+        """This member's name on the brokers."""
+        return self._target.client_id
+
+    @property
     def ordered(self) -> bool:
         """Whether each queue is consumed in its order."""
         return self._target.ordered
@@ -59,11 +69,6 @@ class SimpleConsumer(SimpleConsumerBase):
         """Seconds for which a message is hidden if ``receive`` does not say otherwise."""
         return self._target.invisible
 
-    @property
-    def settings(self) -> ConsumerSettings:
-        """The settings as given, or the defaults."""
-        return self._target.settings
-
     async def subscribe(self, subscriptions: Subscriptions) -> None:
         """Receive further topics, or other tags; all members of the group should do the same."""
         await call_in_loop(self._portal, self._target.subscribe, subscriptions)
@@ -71,8 +76,3 @@ class SimpleConsumer(SimpleConsumerBase):
     async def unsubscribe(self, topic: str) -> None:
         """Receive no more messages of a topic; those received before may still be acked."""
         await call_in_loop(self._portal, self._target.unsubscribe, topic)
-
-    @property
-    def client_id(self) -> str:
-        """This member's name on the brokers."""
-        return self._target.client_id

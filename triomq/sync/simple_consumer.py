@@ -49,6 +49,16 @@ class SimpleConsumer(SimpleConsumerBase):
         return self._target.group
 
     @property
+    def settings(self) -> ConsumerSettings:
+        """The settings as given, or the defaults."""
+        return self._target.settings
+
+    @property
+    def client_id(self) -> str:
+        """This member's name on the brokers."""
+        return self._target.client_id
+
+    @property
     def ordered(self) -> bool:
         """Whether each queue is consumed in its order."""
         return self._target.ordered
@@ -58,11 +68,6 @@ class SimpleConsumer(SimpleConsumerBase):
         """Seconds for which a message is hidden if ``receive`` does not say otherwise."""
         return self._target.invisible
 
-    @property
-    def settings(self) -> ConsumerSettings:
-        """The settings as given, or the defaults."""
-        return self._target.settings
-
     def subscribe(self, subscriptions: Subscriptions, *, timeout: float | None = None) -> None:
         """Receive further topics, or other tags; all members of the group should do the same."""
         self._portal.call(timeout, self._target.subscribe, subscriptions)
@@ -70,8 +75,3 @@ class SimpleConsumer(SimpleConsumerBase):
     def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
         """Receive no more messages of a topic; those received before may still be acked."""
         self._portal.call(timeout, self._target.unsubscribe, topic)
-
-    @property
-    def client_id(self) -> str:
-        """This member's name on the brokers."""
-        return self._target.client_id

@@ -14,16 +14,14 @@ ConsumeMessagePopConcurrentlyService.java.
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 
 import attrs
 import trio
 
 from triomq.client.core.errors import FlowControl, MessageGone, MessageRefused, TrioMQError
-from triomq.client.core.failure_log import FailureLog
 from triomq.client.receiving.pop.ack_queue import AckQueue
 from triomq.client.receiving.pop.durations import DELIVERIES_MAX, retry_seconds
 from triomq.client.receiving.pop.hold import Hold
@@ -78,8 +76,6 @@ class SourceLoop:
 class PopFetcher(PopSources):
     """The messages that a push consumer popped, and the tasks that pop."""
 
-    nursery: trio.Nursery
-    ordered: bool
     handled_at_once: int = attrs.field(default=1, init=False)
     acks: AckQueue = attrs.field(init=False)
     _loops: dict[PopSource, SourceLoop] = attrs.field(factory=dict, init=False)
@@ -89,9 +85,6 @@ class PopFetcher(PopSources):
     """a message was added"""
     _running: trio.Event = attrs.field(factory=trio.Event, init=False)
     """not paused"""
-    _stopped: bool = attrs.field(default=False, init=False)
-    _attempts: Iterator[int] = attrs.field(factory=itertools.count, init=False)
-    _failures: FailureLog = attrs.field(factory=lambda: FailureLog(logger), init=False)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -111,7 +104,7 @@ class PopFetcher(PopSources):
         current = self.current()
         for source in [source for source in self._loops if source not in current]:
             self._loops.pop(source).scope.cancel()
-            self._failures.forget(_name(source))
+            self._failures.forget(source.name)
         for source in current:
             if source not in self._loops:
                 limit = HoldLimit(self.settings.pop_messages_max, self.handled_at_once)
@@ -171,12 +164,12 @@ class PopFetcher(PopSources):
                 except FlowControl:
                     pause = settings.flow_control_delay
                 except TrioMQError as error:
-                    self._failures.failed(_name(source), error)
+                    self._failures.failed(source.name, error)
                     if error.refresh_route:
                         self.session.finder.invalidate(source.topic)
                     pause = settings.error_delay
                 else:
-                    self._failures.worked(_name(source))
+                    self._failures.worked(source.name)
                     attempt = self._new_attempt()
                     if result.popped:
                         self._take(loop, result.popped, trio.current_time() - began)
@@ -187,9 +180,6 @@ class PopFetcher(PopSources):
                         pause = settings.flow_control_delay
                 if pause:
                     await trio.sleep(pause)
-
-    def _new_attempt(self) -> str | None:
-        return f"{self.session.client_id}@{next(self._attempts)}" if self.ordered else None
 
     def _take(self, loop: SourceLoop, popped: Sequence[Popped], seconds: float) -> None:
         now, messages = trio.current_time(), []
@@ -396,7 +386,3 @@ class PopFetcher(PopSources):
             loop.count -= 1
             loop.size_bytes -= hold.message.size_bytes
             loop.recheck()
-
-
-def _name(source: PopSource) -> str:
-    return f"pop from {source.topic} {source.broker_name}"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
+from collections.abc import Iterator
+
 import attrs
+import trio
 
 from triomq.client.core.config import ConsumerSettings
+from triomq.client.core.failure_log import FailureLog
 from triomq.client.core.session import Session
 from triomq.client.receiving.assignment import Assignment
 from triomq.client.receiving.member_spec import MemberSpec
@@ -13,6 +19,8 @@ from triomq.client.receiving.pop.source_turns import PopSource
 from triomq.client.receiving.rates import ConsumerCounts
 from triomq.client.receiving.replier import Replier
 from triomq.remoting.protocol.bodies.route import MessageQueue
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
@@ -23,8 +31,13 @@ class PopSources:
     settings: ConsumerSettings
     spec: MemberSpec
     calls: PopCalls
+    nursery: trio.Nursery
+    ordered: bool
     counts: ConsumerCounts = attrs.field(factory=ConsumerCounts, init=False)
     replier: Replier = attrs.field(init=False)
+    _stopped: bool = attrs.field(default=False, init=False)
+    _attempts: Iterator[int] = attrs.field(factory=itertools.count, init=False)
+    _failures: FailureLog = attrs.field(factory=lambda: FailureLog(logger), init=False)
 
     def __attrs_post_init__(self) -> None:
         self.replier = Replier(self.spec.group, self.session)
@@ -53,6 +66,10 @@ class PopSources:
 
     def sources_changed(self) -> None:
         """Note that routes or subscriptions have changed."""
+
+    def _new_attempt(self) -> str | None:
+        """Return the id of an orderly group's next pop, which a repeated request keeps."""
+        return f"{self.session.client_id}@{next(self._attempts)}" if self.ordered else None
 
     def popped_queues(self) -> list[MessageQueue]:
         """Return the queues of the subscribed topics, which are popped."""

@@ -9,15 +9,12 @@ An orderly group's blocked queues ring all the time, so its receives wait in pop
 
 from __future__ import annotations
 
-import itertools
 import logging
-from collections.abc import Iterator
 
 import attrs
 import trio
 
 from triomq.client.core.errors import NotRunning, RouteNotFound, TrioMQError
-from triomq.client.core.failure_log import FailureLog
 from triomq.client.receiving.pop.pop_calls import Popped
 from triomq.client.receiving.pop.pop_sources import PopSources
 from triomq.client.receiving.pop.source_turns import PopSource, SourceTurns
@@ -38,14 +35,9 @@ GRACE_SECONDS = 0.5
 class Receiver(PopSources):
     """The pops of one simple consumer, for any number of tasks."""
 
-    ordered: bool
-    nursery: trio.Nursery
     turns: SourceTurns = attrs.field(factory=SourceTurns, init=False)
     _watched: set[PopSource] = attrs.field(factory=set, init=False)
     _waiting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _stopped: bool = attrs.field(default=False, init=False)
-    _attempts: Iterator[int] = attrs.field(factory=itertools.count, init=False)
-    _failures: FailureLog = attrs.field(factory=lambda: FailureLog(logger), init=False)
 
     def sources_changed(self) -> None:
         self.turns.update(self.current())
@@ -65,7 +57,7 @@ class Receiver(PopSources):
         Checkpoint: always.
         """
         end = trio.current_time() + timeout
-        attempt = f"{self.session.client_id}@{next(self._attempts)}" if self.ordered else None
+        attempt = self._new_attempt()
         trouble: TrioMQError | None = None
         answered = woken = False
         try:
@@ -106,7 +98,7 @@ class Receiver(PopSources):
     ) -> list[Popped]:
         began = trio.current_time()
         result = await self.calls.pop(source, count, invisible, poll, attempt)
-        self._failures.worked(_name(source))
+        self._failures.worked(source.name)
         found = list(result.popped)
         self.turns.asked(source, found=bool(found))
         if found:
@@ -122,7 +114,7 @@ class Receiver(PopSources):
             raise error
         if error.refresh_route:
             self.session.finder.invalidate(source.topic)
-        self._failures.failed(_name(source), error)
+        self._failures.failed(source.name, error)
         return error
 
     def _poll(self, end: float) -> float:
@@ -154,11 +146,11 @@ class Receiver(PopSources):
             await trio.sleep(pause)
         try:
             rang = await self.calls.requests.has_messages(source, WATCH_SECONDS)
-            self._failures.worked(_name(source))
+            self._failures.worked(source.name)
             if rang is None:  # the broker has no place for waiting requests
                 await trio.sleep(self.settings.error_delay)
         except TrioMQError as error:
-            self._failures.failed(_name(source), error)
+            self._failures.failed(source.name, error)
             await trio.sleep(self.settings.error_delay)
             rang = None  # the next pop says what is wrong
         self._watched.discard(source)
@@ -167,7 +159,3 @@ class Receiver(PopSources):
         else:
             self.turns.ring(source)
         self._waiting.unpark()
-
-
-def _name(source: PopSource) -> str:
-    return f"pop from {source.topic} {source.broker_name}"

@@ -21,6 +21,11 @@ class PopSource(NamedTuple):
     topic: str
     broker_name: str
 
+    @property
+    def name(self) -> str:
+        """Its name in log lines."""
+        return f"pop from {self.topic} {self.broker_name}"
+
 
 @attrs.define(eq=False)
 class SourceTurns:
