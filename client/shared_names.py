@@ -253,127 +253,67 @@ __all__ = [
 ]
 
 _MODULES = {
-    "triomq.client.admin.broker_address": ("BrokerAddress",),
-    "triomq.client.admin.missing": ("BrokerLeft", "MissingBroker"),
-    "triomq.client.admin.answers": ("Answers",),
-    "triomq.client.admin.cleaning": ("Cleaning",),
+    "triomq.client.admin.broker_address": "BrokerAddress",
+    "triomq.client.admin.missing": "BrokerLeft MissingBroker",
+    "triomq.client.admin.answers": "Answers",
+    "triomq.client.admin.cleaning": "Cleaning",
     "triomq.client.admin.errors": (
-        "BrokerMissing",
-        "ClusterNotFound",
-        "NoBrokerAnswered",
-        "TraceTopicMissing",
+        "BrokerMissing ClusterNotFound NoBrokerAnswered TraceTopicMissing"
     ),
-    "triomq.client.admin.traces": ("MessageHistory",),
-    "triomq.client.core.config": (
-        "ClientSettings",
-        "ConsumerSettings",
-        "ProducerSettings",
-        "TracerProvider",
-    ),
+    "triomq.client.admin.traces": "MessageHistory",
+    "triomq.client.core.config": "ClientSettings ConsumerSettings ProducerSettings TracerProvider",
     "triomq.client.receiving.allocation": (
-        "Allocation",
-        "RoomOfMember",
-        "RoomOfQueue",
-        "allocate_average",
-        "allocate_circle",
-        "allocate_config",
-        "allocate_consistent_hash",
-        "allocate_machine_room",
-        "allocate_machine_room_nearby",
+        "Allocation RoomOfMember RoomOfQueue allocate_average allocate_circle "
+        "allocate_config allocate_consistent_hash allocate_machine_room "
+        "allocate_machine_room_nearby"
     ),
-    "triomq.client.receiving.member_spec": ("AssignmentChange",),
-    "triomq.client.receiving.message_view": ("MessageView",),
-    "triomq.client.receiving.offsets": (
-        "ConsumeFrom",
-        "Start",
-    ),
-    "triomq.client.receiving.pop.durations": ("Duration",),
-    "triomq.client.sdk.push_consumer": (
-        "ConsumerStatistics",
-        "Mode",
-    ),
-    "triomq.client.receiving.rates": ("TopicRates",),
-    "triomq.client.receiving.subscribing": (
-        "Sql",
-        "Subscriptions",
-    ),
-    "triomq.client.idempotency.claims": (
-        "Busy",
-        "Done",
-        "Held",
-        "OnceStore",
-        "TransactionalOnceStore",
-    ),
-    "triomq.client.idempotency.guard": (
-        "KeyOf",
-        "OnceStatistics",
-    ),
-    "triomq.client.idempotency.postgresql_store": ("PostgresqlOnceStore",),
-    "triomq.client.idempotency.redis_store": ("RedisOnceStore",),
-    "triomq.client.idempotency.sqlite_store": ("SqliteOnceStore",),
+    "triomq.client.receiving.member_spec": "AssignmentChange",
+    "triomq.client.receiving.message_view": "MessageView",
+    "triomq.client.receiving.offsets": "ConsumeFrom Start",
+    "triomq.client.receiving.pop.durations": "Duration",
+    "triomq.client.sdk.push_consumer": "ConsumerStatistics Mode",
+    "triomq.client.receiving.rates": "TopicRates",
+    "triomq.client.receiving.subscribing": "Sql Subscriptions",
+    "triomq.client.idempotency.claims": "Busy Done Held OnceStore TransactionalOnceStore",
+    "triomq.client.idempotency.guard": "KeyOf OnceStatistics",
+    "triomq.client.idempotency.postgresql_store": "PostgresqlOnceStore",
+    "triomq.client.idempotency.redis_store": "RedisOnceStore",
+    "triomq.client.idempotency.sqlite_store": "SqliteOnceStore",
     "triomq.client.core.message_hooks": (
-        "CheckForbidden",
-        "ConsumeContext",
-        "ConsumeHook",
-        "SendContext",
-        "SendHook",
+        "CheckForbidden ConsumeContext ConsumeHook SendContext SendHook"
     ),
     "triomq.client.sending.queue_choice": (
-        "Selector",
-        "select_by_go_hash",
-        "select_by_hash",
-        "select_by_machine_room",
-        "select_by_random",
+        "Selector select_by_go_hash select_by_hash select_by_machine_room select_by_random"
     ),
-    "triomq.client.sending.receipt": (
-        "SendReceipt",
-        "SendStatus",
-    ),
-    "triomq.client.requests.reply_message": ("ReplyMessage",),
-    "triomq.client.requests.requests": ("RequestStatistics",),
-    "triomq.client.core.retry": ("BusyBackoff",),
-    "triomq.client.trace.trace_events": ("TraceEvent",),
-    "triomq.client.core.trace_records": ("ConsumeOutcome", "TracedKind"),
-    "triomq.client.transactions.checked_message": (
-        "CheckHandler",
-        "CheckedMessage",
-    ),
-    "triomq.client.transactions.local": (
-        "LocalWork",
-        "TransactionResult",
-    ),
-    "triomq.client.transactions.outcomes": ("TransactionOutcome",),
-    "triomq.remoting.client.rpc_hooks": ("RpcHook",),
-    "triomq.remoting.protocol.bodies.cluster": ("ClusterTable",),
+    "triomq.client.sending.receipt": "SendReceipt SendStatus",
+    "triomq.client.requests.reply_message": "ReplyMessage",
+    "triomq.client.requests.requests": "RequestStatistics",
+    "triomq.client.core.retry": "BusyBackoff",
+    "triomq.client.trace.trace_events": "TraceEvent",
+    "triomq.client.core.trace_records": "ConsumeOutcome TracedKind",
+    "triomq.client.transactions.checked_message": "CheckHandler CheckedMessage",
+    "triomq.client.transactions.local": "LocalWork TransactionResult",
+    "triomq.client.transactions.outcomes": "TransactionOutcome",
+    "triomq.remoting.client.rpc_hooks": "RpcHook",
+    "triomq.remoting.protocol.bodies.cluster": "ClusterTable",
     "triomq.remoting.protocol.bodies.groups": (
-        "ConsumerConnection",
-        "ProducerConnection",
-        "SubscriptionGroupConfig",
+        "ConsumerConnection ProducerConnection SubscriptionGroupConfig"
     ),
-    "triomq.remoting.protocol.bodies.offsets": (
-        "ConsumeStats",
-        "TopicStats",
-    ),
-    "triomq.remoting.protocol.bodies.route": (
-        "MessageQueue",
-        "TopicRoute",
-    ),
-    "triomq.remoting.protocol.bodies.topics": ("TopicConfig",),
-    "triomq.remoting.protocol.codes": (
-        "RequestCode",
-        "SerializeType",
-    ),
-    "triomq.remoting.protocol.command": ("Command",),
-    "triomq.remoting.protocol.compression": ("Compression",),
-    "triomq.remoting.protocol.message": ("Message",),
-    "triomq.remoting.protocol.record": ("StoredMessage",),
-    "triomq.remoting.protocol.signing": ("Credentials",),
-    "triomq.remoting.core.settings": ("ConfigError",),
-    "triomq.remoting.tls.client": ("Tls",),
+    "triomq.remoting.protocol.bodies.offsets": "ConsumeStats TopicStats",
+    "triomq.remoting.protocol.bodies.route": "MessageQueue TopicRoute",
+    "triomq.remoting.protocol.bodies.topics": "TopicConfig",
+    "triomq.remoting.protocol.codes": "RequestCode SerializeType",
+    "triomq.remoting.protocol.command": "Command",
+    "triomq.remoting.protocol.compression": "Compression",
+    "triomq.remoting.protocol.message": "Message",
+    "triomq.remoting.protocol.record": "StoredMessage",
+    "triomq.remoting.protocol.signing": "Credentials",
+    "triomq.remoting.core.settings": "ConfigError",
+    "triomq.remoting.tls.client": "Tls",
 }
 HOMES = dict.fromkeys(__all__, "triomq.client.core.errors")
 """Public name → the module that defines it."""
-HOMES |= {name: module for module, names in _MODULES.items() for name in names}
+HOMES |= {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
 def load(package: str, homes: Mapping[str, str], name: str) -> Any:
