@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Any
 
 import attrs
-
-T = TypeVar("T")
 
 FIELD_END, RECORD_END = "\x01", "\x02"
 _ABSENT = "null"
@@ -76,25 +75,6 @@ class PubRecord:
     client_host: str | None = None
     """only in records of clients other than Java's"""
 
-    def fields(self) -> tuple[object, ...]:
-        ours = (
-            "Pub",
-            self.timestamp,
-            self.region,
-            self.group,
-            self.topic,
-            self.message_id,
-            self.tag,
-            self.keys,
-            self.store_host,
-            self.body_bytes,
-            self.cost_ms,
-            int(self.kind),
-            self.offset_message_id,
-            self.success,
-        )
-        return ours if self.client_host is None else (*ours, self.client_host)
-
 
 @attrs.frozen(kw_only=True)
 class SubBeforeRecord:
@@ -108,18 +88,6 @@ class SubBeforeRecord:
     message_id: str
     retry_times: int
     keys: str | None = None
-
-    def fields(self) -> tuple[object, ...]:
-        return (
-            "SubBefore",
-            self.timestamp,
-            self.region,
-            self.group,
-            self.request_id,
-            self.message_id,
-            self.retry_times,
-            self.keys,
-        )
 
 
 @attrs.frozen(kw_only=True)
@@ -136,19 +104,6 @@ class SubAfterRecord:
     timestamp: int | None = None
     """when the handler ended; None, as the group, in records of old clients"""
     group: str | None = None
-
-    def fields(self) -> tuple[object, ...]:
-        return (
-            "SubAfter",
-            self.request_id,
-            self.message_id,
-            self.cost_ms,
-            self.success,
-            self.keys,
-            int(self.outcome),
-            self.timestamp or 0,
-            self.group,
-        )
 
 
 @attrs.frozen(kw_only=True)
@@ -169,23 +124,6 @@ class EndTransactionRecord:
     """COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW (Java's spelling)"""
     from_check: bool
 
-    def fields(self) -> tuple[object, ...]:
-        return (
-            "EndTransaction",
-            self.timestamp,
-            self.region,
-            self.group,
-            self.topic,
-            self.message_id,
-            self.tag,
-            self.keys,
-            self.store_host,
-            int(self.kind),
-            self.transaction_id,
-            self.state,
-            self.from_check,
-        )
-
 
 @attrs.frozen(kw_only=True)
 class RecallRecord:
@@ -198,24 +136,31 @@ class RecallRecord:
     message_id: str
     success: bool
 
-    def fields(self) -> tuple[object, ...]:
-        return (
-            "Recall",
-            self.timestamp,
-            self.region,
-            self.group,
-            self.topic,
-            self.message_id,
-            self.success,
-        )
-
 
 TraceRecord = PubRecord | SubBeforeRecord | SubAfterRecord | EndTransactionRecord | RecallRecord
+KINDS: dict[str, type[TraceRecord]] = {
+    "Pub": PubRecord,
+    "SubBefore": SubBeforeRecord,
+    "SubAfter": SubAfterRecord,
+    "EndTransaction": EndTransactionRecord,
+    "Recall": RecallRecord,
+}
+"""First word of a record → its class, whose attributes stand in the order of the fields."""
+_ENCODED = {
+    kind: (word, attrgetter(*(field.name for field in attrs.fields(kind))))
+    for word, kind in KINDS.items()
+}
 
 
 def encode_trace(record: TraceRecord) -> str:
     """Return the text of one record, its end included."""
-    return FIELD_END.join([_text(field) for field in record.fields()]) + RECORD_END
+    word, values = _ENCODED[type(record)]
+    texts = [word, *map(_text, values(record))]
+    if isinstance(record, PubRecord) and record.client_host is None:
+        texts.pop()
+    elif isinstance(record, SubAfterRecord) and record.timestamp is None:
+        texts[7] = "0"
+    return FIELD_END.join(texts) + RECORD_END
 
 
 def trace_keys(record: TraceRecord) -> list[str]:
@@ -250,102 +195,21 @@ def decode_trace(text: str) -> TraceText:
     records: list[TraceRecord] = []
     pieces = [piece for piece in text.split(RECORD_END) if piece]
     for piece in pieces[:RECORDS_READ_MAX]:
-        kind, *fields = piece.split(FIELD_END)
-        read = _READERS.get(kind)
-        if read is None:
+        word, *texts = piece.split(FIELD_END)
+        kind = KINDS.get(word)
+        if kind is None:
             continue
+        if kind is PubRecord and len(texts) == _OLD_PUB_FIELDS:
+            texts.insert(-1, _ABSENT)
         try:
-            records.append(read(fields))
-        except (IndexError, ValueError):  # too few fields, or one that is not a number
+            values = {
+                field.name: _PARSERS[str(field.type)](text)
+                for field, text in zip(attrs.fields(kind), texts)
+            }
+            records.append(kind(**values))
+        except (TypeError, ValueError):  # too few fields, or one that is not a number
             continue
     return TraceText(records, len(pieces) - len(records))
-
-
-def _pub(fields: list[str]) -> PubRecord:
-    rest = fields[11:]
-    # 13 fields with the kind: no offset message id; 15 or more: then the client's host.
-    offset_id, success = (None, rest[0]) if len(rest) == 1 else (rest[0], rest[1])
-    return PubRecord(
-        timestamp=int(fields[0]),
-        region=fields[1],
-        group=fields[2],
-        topic=fields[3],
-        message_id=fields[4],
-        tag=_maybe(fields[5]),
-        keys=_maybe(fields[6]),
-        store_host=fields[7],
-        body_bytes=int(fields[8]),
-        cost_ms=int(fields[9]),
-        kind=TracedKind(int(fields[10])),
-        offset_message_id=None if offset_id is None else _maybe(offset_id),
-        success=_truth(success),
-        client_host=_maybe(rest[2]) if len(rest) > 2 else None,
-    )
-
-
-def _sub_before(fields: list[str]) -> SubBeforeRecord:
-    return SubBeforeRecord(
-        timestamp=int(fields[0]),
-        region=fields[1],
-        group=fields[2],
-        request_id=fields[3],
-        message_id=fields[4],
-        retry_times=int(fields[5]),
-        keys=_maybe(fields[6]) if len(fields) > 6 else None,
-    )
-
-
-def _sub_after(fields: list[str]) -> SubAfterRecord:
-    return SubAfterRecord(
-        request_id=fields[0],
-        message_id=fields[1],
-        cost_ms=int(fields[2]),
-        success=_truth(fields[3]),
-        keys=_maybe(fields[4]) if len(fields) > 4 else None,
-        outcome=ConsumeOutcome(int(fields[5]))
-        if len(fields) > 5 and fields[5]
-        else ConsumeOutcome.SUCCESS,
-        # In records for the cloud, the separator behind the code is the last character.
-        timestamp=int(fields[6]) if len(fields) > 6 and fields[6] else None,
-        group=_maybe(fields[7]) if len(fields) > 7 else None,
-    )
-
-
-def _end_transaction(fields: list[str]) -> EndTransactionRecord:
-    return EndTransactionRecord(
-        timestamp=int(fields[0]),
-        region=fields[1],
-        group=fields[2],
-        topic=fields[3],
-        message_id=fields[4],
-        tag=_maybe(fields[5]),
-        keys=_maybe(fields[6]),
-        store_host=fields[7],
-        kind=TracedKind(int(fields[8])),
-        transaction_id=fields[9],
-        state=fields[10],
-        from_check=_truth(fields[11]),
-    )
-
-
-def _recall(fields: list[str]) -> RecallRecord:
-    return RecallRecord(
-        timestamp=int(fields[0]),
-        region=fields[1],
-        group=fields[2],
-        topic=fields[3],
-        message_id=fields[4],
-        success=_truth(fields[5]),
-    )
-
-
-_READERS: dict[str, Callable[[list[str]], Any]] = {
-    "Pub": _pub,
-    "SubBefore": _sub_before,
-    "SubAfter": _sub_after,
-    "EndTransaction": _end_transaction,
-    "Recall": _recall,
-}
 
 
 def _maybe(text: str) -> str | None:
@@ -354,6 +218,21 @@ def _maybe(text: str) -> str | None:
 
 def _truth(text: str) -> bool:
     return text.lower() == "true"
+
+
+_OLD_PUB_FIELDS = 12
+"""Fields of "Pub" without an offset message id."""
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    # In records for the cloud, the separator behind the outcome is the last character.
+    "int | None": lambda text: int(text) if text else None,
+    "str": str,
+    "str | None": _maybe,
+    "bool": _truth,
+    "TracedKind": lambda text: TracedKind(int(text)),
+    "ConsumeOutcome": lambda text: ConsumeOutcome(int(text or 0)),
+}
+"""Annotation of a record's attribute → how it is read from its text."""
 
 
 @attrs.frozen

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from triomq.client.core.trace_records import (
+    KINDS,
     ConsumeOutcome,
     EndTransactionRecord,
     PubRecord,
@@ -80,6 +81,7 @@ def trace_events(key: str, traces: Iterable[tuple[Sequence[TraceRecord], str]]) 
     return sorted(events, key=lambda event: (event.timestamp, order(event.kind), event.message_id))
 
 
+_WORDS = {kind: word for word, kind in KINDS.items()}
 _ORDER = ("Pub", "EndTransaction", "Recall", "Sub")
 """the order of events in one millisecond"""
 
@@ -103,51 +105,11 @@ def read_events(key: str, stored: Iterable[StoredMessage]) -> list[TraceEvent]:
 
 
 def _single(record: PubRecord | EndTransactionRecord | RecallRecord, host: str) -> TraceEvent:
-    if isinstance(record, PubRecord):
-        return TraceEvent(
-            kind="Pub",
-            message_id=record.message_id,
-            group=record.group,
-            client_host=record.client_host or host,
-            timestamp=record.timestamp,
-            cost_ms=record.cost_ms,
-            success=record.success,
-            topic=record.topic,
-            tag=record.tag,
-            keys=_words(record.keys),
-            store_host=record.store_host,
-            offset_message_id=record.offset_message_id,
-            body_bytes=record.body_bytes,
-            message_kind=record.kind,
-            region=record.region,
-        )
-    if isinstance(record, RecallRecord):
-        return TraceEvent(
-            kind="Recall",
-            message_id=record.message_id,
-            group=record.group,
-            client_host=host,
-            timestamp=record.timestamp,
-            success=record.success,
-            topic=record.topic,
-            region=record.region,
-        )
-    return TraceEvent(
-        kind="EndTransaction",
-        message_id=record.message_id,
-        group=record.group,
-        client_host=host,
-        timestamp=record.timestamp,
-        topic=record.topic,
-        tag=record.tag,
-        keys=_words(record.keys),
-        store_host=record.store_host,
-        message_kind=record.kind,
-        transaction_id=record.transaction_id,
-        state=record.state,
-        from_check=record.from_check,
-        region=record.region,
-    )
+    told = attrs.asdict(record, recurse=False)
+    if not isinstance(record, RecallRecord):
+        told["message_kind"], told["keys"] = told.pop("kind"), _words(record.keys)
+    told["client_host"] = told.get("client_host") or host
+    return TraceEvent(kind=_WORDS[type(record)], **told)
 
 
 def _joined(
