@@ -8,6 +8,7 @@ is removed, so a producer that always sends to new topics keeps those of the las
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from math import inf
@@ -31,6 +32,7 @@ from triomq.client.core.errors import (
 )
 from triomq.client.core.failure_log import FailureLog
 from triomq.client.core.routes import KnownRoutes, TopicQueues, as_template
+from triomq.remoting.client.discovery import fetch_addresses
 from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
@@ -39,6 +41,8 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.names import DEFAULT_TOPIC
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -424,3 +428,18 @@ class RouteFinder:
                     self._failures.failed("route refresh", error)
                 else:
                     self._failures.worked("route refresh")
+
+
+async def update_name_servers(
+    url: str, names: NameServers, calls: Calls, failures: FailureLog
+) -> None:
+    """Use the name servers that an address server lists now; keep the last list if it fails."""
+    try:
+        addresses = await fetch_addresses(url)
+    except RemotingError as error:
+        failures.failed(f"address server {url}", error)
+        return
+    failures.worked(f"address server {url}")
+    for address in names.replace(addresses):
+        logger.info("name server %s is not listed any more", address)
+        calls.connector.close_address(address)

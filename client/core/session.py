@@ -16,6 +16,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -28,13 +29,13 @@ from triomq.client.core.errors import RouteNotFound
 from triomq.client.core.failure_log import FailureLog
 from triomq.client.core.heartbeats import Heartbeats, JoinedGroups
 from triomq.client.core.namespace import Namespace
-from triomq.client.core.route_finder import RouteFinder
+from triomq.client.core.route_finder import RouteFinder, update_name_servers
 from triomq.client.core.routes import KnownRoutes
 from triomq.client.core.servers import checked_access, listed_name_servers
 from triomq.remoting.client.connector import Connector, ConnectorConfig, PeerHandler
-from triomq.remoting.client.discovery import fetch_addresses, is_address_server
+from triomq.remoting.client.discovery import is_address_server
 from triomq.remoting.client.name_servers import NameServers
-from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.periodic import every
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
@@ -139,7 +140,10 @@ class Session(Calls):
         nursery.start_soon(self.finder.run, name="route refresh")
         nursery.start_soon(self.heartbeats.run, name="heartbeat")
         if address_server is not None:
-            nursery.start_soon(self._follow_address_server, address_server, name="name servers")
+            update = partial(update_name_servers, address_server, self._names, self, self._failures)
+            nursery.start_soon(
+                every, self.settings.name_server_refresh, update, name="name servers"
+            )
 
     def _routes_changed(self, gone: set[str], added: set[str]) -> None:
         self.heartbeats.brokers_changed(gone, added)
@@ -150,20 +154,6 @@ class Session(Calls):
     async def _members_changed(self, address: str, command: Command) -> None:
         if (command.ext or {}).get("consumerGroup") == self._groups.consumer_group:
             self._observer.group_changed()
-
-    async def _follow_address_server(self, url: str) -> None:
-        """Use the name servers that the address server lists; keep the last list while it fails."""
-        while True:
-            await trio.sleep(self.settings.name_server_refresh)
-            try:
-                addresses = await fetch_addresses(url)
-            except RemotingError as error:
-                self._failures.failed(f"address server {url}", error)
-                continue
-            self._failures.worked(f"address server {url}")
-            for address in self._names.replace(addresses):
-                logger.info("name server %s is not listed any more", address)
-                self.connector.close_address(address)
 
 
 async def _run_connector(

@@ -21,6 +21,7 @@ import os
 import random
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -32,7 +33,7 @@ from triomq.client.core.client_id import make_client_id, own_address
 from triomq.client.core.config import ClientSettings
 from triomq.client.core.errors import SettingsError
 from triomq.client.core.failure_log import FailureLog
-from triomq.client.core.route_finder import RouteFinder
+from triomq.client.core.route_finder import RouteFinder, update_name_servers
 from triomq.client.core.servers import checked_access, listed_name_servers
 from triomq.client.proxy.access_copy import AccessCopy
 from triomq.client.proxy.heartbeat_connections import HeartbeatConnections
@@ -45,12 +46,11 @@ from triomq.remoting.client.connector import Connector, ConnectorConfig, PeerHan
 from triomq.remoting.client.discovery import (
     DEFAULT_SUBGROUP,
     address_server_url,
-    fetch_addresses,
 )
 from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.core.address import bare_host, format_address
-from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.core.open_files import ConnectionBudget
+from triomq.remoting.core.periodic import every
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.service import GrpcMessaging
@@ -126,12 +126,13 @@ async def run_proxy(
         Connector(connecting, handlers=handlers, on_lost=lost) as connector,
         open_background() as tasks,
     ):
+        calls = Calls(connector)
         finder = RouteFinder(
             settings,
             names,
             lambda gone, added: None,
             lambda topic: True,
-            Calls(connector),
+            calls,
             FailureLog(logger),
         )
         cluster = RemoteCluster(
@@ -176,14 +177,8 @@ async def run_proxy(
             await tasks.start(copy.run, name="access-copy")
         await tasks.start(service.run, name="messaging-service")
         if address_server is not None:
-            tasks.start_soon(
-                _follow,
-                address_server,
-                names,
-                connector,
-                settings.name_server_refresh,
-                name="name-servers",
-            )
+            update = partial(update_name_servers, address_server, names, calls, FailureLog(logger))
+            tasks.start_soon(every, settings.name_server_refresh, update, name="name-servers")
         async with open_background() as serving:
             listening, port = await serving.start(grpc.run, name="grpc-server")
             cluster.endpoint = attrs.evolve(cluster.endpoint, port=port)
@@ -219,18 +214,3 @@ def _sniffer(config: ProxyConfig, security: Security, host: str) -> ConnectionSn
     if security.server is None and config.self_signed and security.mode is not TlsMode.DISABLED:
         return self_signed_sniffer(security, (host,), ALPN)
     return None if security.plain_only else open_sniffer(security, (host,), ALPN)
-
-
-async def _follow(url: str, names: NameServers, connector: Connector, seconds: float) -> None:
-    """Use the name servers that an address server lists; keep the last list while it fails."""
-    failures = FailureLog(logger)
-    while True:
-        await trio.sleep(seconds)
-        try:
-            addresses = await fetch_addresses(url)
-        except RemotingError as error:
-            failures.failed(f"address server {url}", error)
-            continue
-        failures.worked(f"address server {url}")
-        for address in names.replace(addresses):
-            connector.close_address(address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -16,6 +17,7 @@ from triomq.client.receiving.inbox import Inbox, InboxClosed
 from triomq.client.receiving.ordered_inbox import OrderedInbox
 from triomq.client.receiving.received import ReceivedMessage
 from triomq.client.receiving.settlement import BrokerRetry, settle_failed
+from triomq.remoting.core.periodic import every
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +115,8 @@ class Delivery:
             nursery.start_soon(
                 broker.redelivery.run, lambda message: inbox.put([message]), name="redelivery"
             )
-            nursery.start_soon(expire, broker, owned, name="expiry")
+            seconds = min(broker.settings.consume_timeout, 60.0)
+            nursery.start_soon(every, seconds, partial(expire, broker, owned), name="expiry")
 
     async def run(self, handler: AnyHandler, concurrency: int, batch_max: int | None) -> None:
         """Handle messages in ``concurrency`` tasks until the inbox closes.
@@ -206,15 +209,13 @@ async def _retry_failed(what: object, messages: Sequence[ReceivedMessage]) -> No
 
 
 async def expire(broker: BrokerRetry, owned: Callable[[], Iterable[Assignment]]) -> None:
-    """Send back messages that the application holds for longer than ``consume_timeout``, for ever.
+    """Send back messages that the application holds for longer than ``consume_timeout``.
 
     Otherwise they would block their queue. For concurrent consumers of a group only: ordered
     messages have to wait for each other, and broadcasting has no second delivery.
     """
-    while True:
-        await trio.sleep(min(broker.settings.consume_timeout, 60.0))
-        for assignment in owned():
-            await _expire(broker, assignment)
+    for assignment in owned():
+        await _expire(broker, assignment)
 
 
 async def _expire(broker: BrokerRetry, assignment: Assignment) -> None:

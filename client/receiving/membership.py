@@ -18,6 +18,7 @@ from triomq.client.receiving.local_offsets import open_local_offsets
 from triomq.client.receiving.member_spec import GroupMember, MemberSpec
 from triomq.client.receiving.offsets import OffsetStore
 from triomq.client.receiving.rebalance import Rebalancer
+from triomq.remoting.core.periodic import every
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class Membership(GroupMember):
         """
         for assignment in self.fetcher.assignments.values():
             assignment.stored = -1
-        self.nursery.start_soon(self._store, name="store offsets again")
+        self.nursery.start_soon(self.store_offsets, name="store offsets again")
         if self.rebalancer.locks is not None:
             self.rebalancer.locks.renew_soon()
         self.rebalancer.wake()
@@ -81,13 +82,7 @@ class Membership(GroupMember):
         with self._rebalancing:
             await self.rebalancer.run()
 
-    async def save_offsets(self) -> None:
-        """Store offsets every ``offset_interval``; runs for ever."""
-        while True:
-            await trio.sleep(self.settings.offset_interval)
-            await self._store()
-
-    async def _store(self) -> None:
+    async def store_offsets(self) -> None:
         """Store offsets, but first read those of brokers that may have forgotten this member."""
         for address in list(self.session.heartbeats.forgotten):
             await self._catch_up(address)
@@ -184,7 +179,8 @@ async def open_membership(
                     await membership.enter(answer, fetcher.counts, nursery)
                     if spec.subscriptions:
                         membership.start_rebalancing()
-                    nursery.start_soon(membership.save_offsets, name="offset saver")
+                    save = membership.store_offsets
+                    nursery.start_soon(every, settings.offset_interval, save, name="offset saver")
                     yield membership
                 finally:  # the session, which answers brokers' requests, outlives this nursery
                     membership.stop_fetching()

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import SupportsIndex, overload
 
 import trio
@@ -50,6 +51,7 @@ from triomq.client.spans.producing import make_accumulator, make_sender
 from triomq.client.trace.dispatcher import open_trace
 from triomq.client.transactions.checked_message import CheckHandler
 from triomq.client.transactions.methods import ProducerTransactions, TransactionMethods
+from triomq.remoting.core.periodic import every
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.message import Message
@@ -114,8 +116,9 @@ class Producer(TransactionMethods, RequestMethods, RecallMethods):
             sender = make_sender(self.group, session, settings, trace)
             async with open_background() as nursery:
                 if sender.faults is not None and settings.detect_brokers:
+                    detect = partial(detect_brokers, sender.faults, session, settings)
                     nursery.start_soon(
-                        detect_brokers, sender.faults, session, settings, name="broker detector"
+                        every, settings.detect_interval, detect, name="broker detector"
                     )
                 if settings.auto_batch:
                     self._accumulator = make_accumulator(settings, nursery, sender)

@@ -21,12 +21,10 @@ from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader
 async def detect_brokers(
     faults: LatencyFaults, session: Session, settings: ProducerSettings
 ) -> None:
-    """Ask every broker that has a record, each every ``detect_interval``; runs for ever."""
-    while True:
-        await trio.sleep(settings.detect_interval)
-        async with trio.open_nursery() as nursery:
-            for known in faults.to_check(trio.current_time(), settings.detect_interval):
-                nursery.start_soon(_ask, faults, session, known, settings.detect_timeout)
+    """Ask every broker that has a record and was not asked for ``detect_interval``."""
+    async with trio.open_nursery() as nursery:
+        for known in faults.to_check(trio.current_time(), settings.detect_interval):
+            nursery.start_soon(_ask, faults, session, known, settings.detect_timeout)
 
 
 async def _ask(faults: LatencyFaults, session: Session, known: BrokerFault, timeout: float) -> None:

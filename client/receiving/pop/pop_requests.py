@@ -120,7 +120,8 @@ class PopRequests:
         response = await self.session.invoke(address, command, self._seconds(poll))
         if response.code in _EMPTY:
             return PopAnswer(full=response.code == ResponseCode.POLLING_FULL)
-        _check(response, command, address)
+        if response.code != ResponseCode.SUCCESS:
+            raise broker_error(response.code, response.remark, address, request_name(command.code))
         answer = read_header(response, PopMessageResponseHeader, address)
         try:
             found = popped_records(answer, response.body, source.broker_name)
@@ -152,8 +153,7 @@ class PopRequests:
             broker_name=source.broker_name,
         )
         command = request(RequestCode.NOTIFICATION, header)
-        response = await self.session.invoke(address, command, self._seconds(poll))
-        _check(response, command, address)
+        response = await self.session.call(address, command, self._seconds(poll))
         answer = read_header(response, NotificationResponseHeader, address)
         return None if answer.polling_full else answer.has_message
 
@@ -246,8 +246,3 @@ class PopRequests:
 
     def _seconds(self, poll: float) -> float:
         return poll + self.settings.client.request_timeout
-
-
-def _check(response: Command, command: Command, address: str) -> None:
-    if response.code != ResponseCode.SUCCESS:
-        raise broker_error(response.code, response.remark, address, request_name(command.code))
