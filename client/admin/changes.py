@@ -337,16 +337,22 @@ async def _kv(admin: Admin, held: UnsentRequest) -> list[Change]:
 # --- users and rules
 
 
-async def _user(admin: Admin, held: UnsentRequest) -> list[Change]:
-    header = cast("UserHeader", held.header)
-    before = None
+async def _present(
+    admin: Admin, held: UnsentRequest, code: RequestCode, header: object
+) -> dict[str, Any] | None:
+    """Return what a broker has of a user; None if it refuses: it does not know the user."""
     try:
-        answer = await admin.ask(held.address, RequestCode.AUTH_GET_USER, header)
-        before = cast("dict[str, Any]", json.loads(bytes(answer.body) or b"null"))
+        answer = await admin.ask(held.address, code, header)
     except RequestNotSupported:
         raise
     except BrokerError:
-        pass  # the broker's answer when there is no such user
+        return None
+    return cast("dict[str, Any] | None", json.loads(bytes(answer.body) or b"null"))
+
+
+async def _user(admin: Admin, held: UnsentRequest) -> list[Change]:
+    header = cast("UserHeader", held.header)
+    before = await _present(admin, held, RequestCode.AUTH_GET_USER, header)
     if held.code == RequestCode.AUTH_DELETE_USER:
         return [] if before is None else [_change(held, f"user {header.username}", before, None)]
     new = {key: value for key, value in _plain(User, held.body).items() if value is not None}
@@ -355,14 +361,7 @@ async def _user(admin: Admin, held: UnsentRequest) -> list[Change]:
 
 async def _acl(admin: Admin, held: UnsentRequest) -> list[Change]:
     subject = cast("AclHeader | DeleteAclHeader", held.header).subject
-    before = None
-    try:
-        answer = await admin.ask(held.address, RequestCode.AUTH_GET_ACL, AclHeader(subject))
-        before = _rules(json.loads(bytes(answer.body) or b"null"))
-    except RequestNotSupported:
-        raise
-    except BrokerError:
-        pass  # the broker's answer when there are no rules
+    before = _rules(await _present(admin, held, RequestCode.AUTH_GET_ACL, AclHeader(subject)))
     if held.code == RequestCode.AUTH_DELETE_ACL:
         resource = cast("DeleteAclHeader", held.header).resource
         left = {key: value for key, value in (before or {}).items() if resource not in (None, key)}

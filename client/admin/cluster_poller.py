@@ -264,10 +264,7 @@ class ClusterPoller:
 
     async def read_tables(self) -> None:
         """Read the topics, groups and backlogs of every broker name."""
-        leaders: dict[str, str] = {}
-        for row in self.view.brokers:  # sorted by id within a name
-            if row.answers:
-                leaders.setdefault(row.name, row.address)
+        leaders = self.view.leaders()
         missing = {
             row.name: row.failure or "" for row in self.view.brokers if row.name not in leaders
         }

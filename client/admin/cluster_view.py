@@ -167,6 +167,14 @@ class ClusterView:
     def clusters(self) -> list[str]:
         return sorted({broker.cluster for broker in self.brokers})
 
+    def leaders(self) -> dict[str, str]:
+        """Return broker name → address of the brokers that answer: the master's, if it does."""
+        leaders: dict[str, str] = {}
+        for row in self.brokers:  # sorted by id within a name
+            if row.answers:
+                leaders.setdefault(row.name, row.address)
+        return leaders
+
     @property
     def masters(self) -> list[BrokerRow]:
         return [broker for broker in self.brokers if broker.id == 0]

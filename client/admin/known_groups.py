@@ -1,15 +1,17 @@
-"""Whether a consumer group exists at any broker."""
+"""Whether a consumer group exists at any broker, and has members."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from triomq.client.admin.answers import Answers
 from triomq.client.admin.errors import SubjectMissing
+from triomq.client.core.errors import GroupOffline
+from triomq.remoting.protocol.bodies.groups import ConsumerConnection
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
-    from triomq.client.admin.answers import Answers
 
 SPELLING = "check the spelling; `mqadmin group lag` shows all groups"
 
@@ -31,3 +33,11 @@ async def check_group(admin: Admin, group: str, more: str) -> Answers[list[str]]
 def is_new(group: str, answers: Answers[list[str]]) -> bool:
     """Return whether all brokers answered, and none knows the group."""
     return not answers.failures and not any(group in names for names in answers.values.values())
+
+
+async def connections_of(admin: Admin, group: str) -> Answers[ConsumerConnection]:
+    """Return the members of a group by broker address; empty if it is offline."""
+    try:
+        return await admin.consumer_connections(group)
+    except GroupOffline:
+        return Answers({}, {})

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from triomq.client.admin.documents import count_of
 from triomq.remoting.core.findings import Finding, advice, problem, unknown
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING
@@ -450,20 +451,17 @@ def _skew(facts: GroupFacts) -> Iterator[Finding]:
 
 
 def _messages(count: int) -> str:
-    return f"{count} message{'s' if count != 1 else ''}"
+    return count_of(count, "message")
 
 
 def _some(names: Sequence[str], word: str) -> str:
-    shown = ", ".join(names[:NAMED_MAX])
-    more = len(names) - NAMED_MAX
-    return f"{word}{'s' if len(names) > 1 else ''} {shown}" + (
-        f" and {more} more" if more > 0 else ""
-    )
+    return f"{word}{'s' if len(names) > 1 else ''} {_first(names)}"
 
 
 def _queues(queues: Sequence[MessageQueue]) -> str:
-    shown = ", ".join(
-        f"{queue.topic} {queue.broker_name} {queue.queue_id}" for queue in queues[:NAMED_MAX]
-    )
-    more = len(queues) - NAMED_MAX
-    return shown + (f" and {more} more" if more > 0 else "")
+    return _first([f"{queue.topic} {queue.broker_name} {queue.queue_id}" for queue in queues])
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

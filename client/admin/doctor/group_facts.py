@@ -9,7 +9,8 @@ import trio
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.doctor.group_checks import GroupFacts, OffsetSample
-from triomq.client.admin.explain.group_readings import connections_of, group_configs
+from triomq.client.admin.explain.group_readings import group_configs
+from triomq.client.admin.known_groups import connections_of
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import GroupNotFound, RouteNotFound, TrioMQError
 from triomq.remoting.protocol.bodies.running import ConsumerRunning

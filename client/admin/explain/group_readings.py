@@ -14,10 +14,10 @@ from triomq.client.admin.explain.outcomes import (
     StoredCopy,
     selects,
 )
-from triomq.client.core.errors import BrokerError, GroupOffline, TrioMQError
+from triomq.client.admin.known_groups import connections_of
+from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.groups import (
-    ConsumerConnection,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
@@ -25,7 +25,6 @@ from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset, ConsumeStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
-from triomq.remoting.protocol.headers.pull import SUBSCRIPTION, PullMessageHeader
 from triomq.remoting.protocol.message_properties import UNIQ_KEY
 from triomq.remoting.protocol.names import (
     RETRY_PREFIX,
@@ -56,14 +55,6 @@ async def group_configs(
         return read_body(SubscriptionGroupTable, answer).subscription_group_table
 
     return await admin.for_each(brokers, of_broker)
-
-
-async def connections_of(admin: Admin, group: str) -> Answers[ConsumerConnection]:
-    """Return the members of a group by broker address; empty if it is offline."""
-    try:
-        return await admin.consumer_connections(group)
-    except GroupOffline:
-        return Answers({}, {})
 
 
 async def groups_of(admin: Admin, topic: str) -> tuple[list[str], dict[str, str]]:
@@ -167,28 +158,15 @@ async def _matches(
     known = selects(subscription, copy.message.tag)
     if known is not None or copy.broker not in brokers or subscription.class_filter_mode:
         return known
-    header = PullMessageHeader(
-        consumer_group=messages.TOOLS_GROUP,
-        topic=copy.message.topic,
-        queue_id=copy.message.queue_id,
-        queue_offset=copy.message.queue_offset,
-        message_count_max=1,
-        sys_flag=SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_ms=0,
-        subscription=subscription.sub_string,
-        sub_version=0,
-        expression_type=subscription.expression_type,
-    )
+    offset, sql = copy.message.queue_offset, subscription.sub_string
+    header = messages.pull_header(copy.queue, offset, 1, messages.TOOLS_GROUP, sql)
     try:
         answer = await admin.ask(brokers[copy.broker], RequestCode.PULL_MESSAGE, header)
     except BrokerError as error:
         return False if error.code in FOUND_NOTHING else None
     except TrioMQError:
         return None
-    return any(
-        message.queue_offset == copy.message.queue_offset for message in messages.records(answer)
-    )
+    return any(message.queue_offset == offset for message in messages.records(answer))
 
 
 async def _owners(

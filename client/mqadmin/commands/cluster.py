@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, whole
+from triomq.client.admin.cluster_view import first_number
 from triomq.client.admin.missing import MissingBroker, with_missing
 from triomq.client.admin.times import now_ms
 from triomq.client.mqadmin.core.command import (
@@ -26,25 +27,12 @@ if TYPE_CHECKING:
 Status = Mapping[str, str]
 
 
-def _number(status: Status, *keys: str) -> float | None:
-    """Return a number, the first of a text of several; None, not 0, if the broker reports none.
-
-    ``keys``: the spellings of all versions.
-    """
-    for key in keys:
-        try:
-            return float(status[key].split()[0])
-        except (KeyError, ValueError, IndexError):
-            continue
-    return None
-
-
 def _text(value: float | None, form: str = "{:.2f}") -> str:
     return "" if value is None else form.format(value)
 
 
 def _count(status: Status, key: str) -> int | None:
-    value = _number(status, key)
+    value = first_number(status, key)
     return None if value is None else int(value)
 
 
@@ -53,8 +41,8 @@ def broker_row(
 ) -> dict[str, Any]:
     """Return the row of one broker in clusterList; a value that it did not report is None."""
     known = status or {}
-    oldest = _number(known, "earliestMessageTimeStamp")
-    disk = _number(known, "commitLogDiskRatio")
+    oldest = first_number(known, "earliestMessageTimeStamp")
+    disk = first_number(known, "commitLogDiskRatio")
     return {
         "clusterName": broker.cluster,
         "brokerName": broker.name,
@@ -64,8 +52,8 @@ def broker_row(
         "error": error,
         "missing": broker.since if isinstance(broker, MissingBroker) else None,
         "version": known.get("brokerVersionDesc"),
-        "inTps": _number(known, "putTps"),
-        "outTps": _number(known, "getTransferredTps", "getTransferedTps"),
+        "inTps": first_number(known, "putTps"),
+        "outTps": first_number(known, "getTransferredTps", "getTransferedTps"),
         "sendQueueSize": _count(known, "sendThreadPoolQueueSize"),
         "sendQueueWaitMs": _count(known, "sendThreadPoolQueueHeadWaitTimeMills"),
         "pullQueueSize": _count(known, "pullThreadPoolQueueSize"),
@@ -75,8 +63,8 @@ def broker_row(
         "timerReadBehind": _count(known, "timerReadBehind"),
         "timerOffsetBehind": _count(known, "timerOffsetBehind"),
         "timerCongestion": _count(known, "timerCongestNum"),
-        "timerInTps": _number(known, "timerEnqueueTps"),
-        "timerOutTps": _number(known, "timerDequeueTps"),
+        "timerInTps": first_number(known, "timerEnqueueTps"),
+        "timerOutTps": first_number(known, "timerDequeueTps"),
         "pageCacheLockMs": _count(known, "pageCacheLockTimeMills"),
         "oldestMessageHours": round((clock_ms - oldest) / 3_600_000, 4)
         if oldest is not None and oldest > 0

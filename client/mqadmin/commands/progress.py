@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, truth, whole
+from triomq.client.admin.known_groups import connections_of
 from triomq.client.admin.times import seconds_text
-from triomq.client.core.errors import GroupNotFound, GroupOffline, RequestNotSupported, TrioMQError
+from triomq.client.core.errors import GroupNotFound, RequestNotSupported, TrioMQError
 from triomq.client.mqadmin.core.command import AdminCommand, Result, answered, table_of
 from triomq.remoting.protocol.codes import ResponseCode, version_name
 from triomq.remoting.protocol.names import RETRY_PREFIX
@@ -43,13 +44,6 @@ def queue_rows(
         for queue, offsets in table.offset_table.items()
     ]
     return sorted(rows, key=lambda row: (row["topic"], row["brokerName"], row["queueId"]))
-
-
-async def _connections(admin: Admin, group: str) -> Mapping[str, ConsumerConnection]:
-    try:
-        return (await admin.consumer_connections(group)).values
-    except GroupOffline:
-        return {}
 
 
 async def _owners(
@@ -105,7 +99,7 @@ def _not_found(group: str) -> GroupNotFound:
 async def _one_group(admin: Admin, group: str, options: Values) -> Result:
     answers = await admin.consume_stats(group, options.maybe_text("topicName"))
     stats = answers.some()
-    connections = await _connections(admin, group)
+    connections = (await connections_of(admin, group)).values
     show_clients = options.flag("showClientIP")
     owners, notes = await _owners(admin, group, connections) if show_clients else ({}, [])
     rows = queue_rows(stats, owners)
@@ -168,7 +162,7 @@ async def _one_group(admin: Admin, group: str, options: Values) -> Result:
 async def _summary(admin: Admin, group: str) -> dict[str, Any]:
     answers = await admin.consume_stats(group)
     stats = answers.some()
-    connections = await _connections(admin, group)
+    connections = (await connections_of(admin, group)).values
     rows = queue_rows(stats, {})
     clients = {
         client.client_id: client.version

@@ -11,7 +11,7 @@ import json
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TextIO
+from typing import Any, TextIO
 
 from triomq.client.admin.arguments import UsageError, Values
 from triomq.client.mqadmin.core.command import Lines, Result, Table
@@ -36,8 +36,7 @@ def print_result(
         document = dict(result.document)
         if result.failures is not None:
             document["failures"] = result.failures
-        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-        stream.write(printable_json(text) + "\n")
+        _print_json(document, stream)
         return
     if csv_shape is not None:
         # Only for --csv: start-up time.
@@ -59,6 +58,11 @@ def print_result(
             _print_failures(block, failures, stream)
             failures = {}
     _print_failures(None, failures, stream)
+
+
+def _print_json(document: Mapping[str, Any], stream: TextIO) -> None:
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    stream.write(printable_json(text) + "\n")
 
 
 def _print_failures(table: Table | None, failures: Mapping[str, str], stream: TextIO) -> None:
@@ -184,11 +188,9 @@ def line_printer(options: Values, stdout: TextIO, stderr: TextIO) -> Callable[[L
     def show(lines: Lines) -> None:
         if as_json:
             for document in lines.documents:
-                text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-                stdout.write(printable_json(text) + "\n")
+                _print_json(document, stdout)
         else:
-            for text in lines.texts:
-                stdout.write(printable_lines(text) + "\n")
+            stdout.writelines(printable_lines(text) + "\n" for text in lines.texts)
         stdout.flush()
         for note in lines.notes:
             print(f"mqadmin: warning: {printable(note)}", file=stderr, flush=True)

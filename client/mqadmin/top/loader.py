@@ -105,16 +105,9 @@ class TopLoader:
                 del details[name]
         self.frame = TopFrame(view=view, topics=dict(self._topics), groups=dict(self._groups))
 
-    def _leaders(self) -> dict[str, str]:
-        """Return broker name → address of the brokers that answer: the master's, if it does."""
-        leaders: dict[str, str] = {}
-        for row in self.poller.view.brokers:  # sorted by id within a name
-            if row.answers:
-                leaders.setdefault(row.name, row.address)
-        return leaders
-
     async def _read_details(self) -> None:
-        view, leaders, share = self.poller.view, self._leaders(), self.requests_per_round // 2
+        view, share = self.poller.view, self.requests_per_round // 2
+        leaders = view.leaders()
 
         def group_cost(name: str) -> int:
             group = view.groups[name]
