@@ -1,4 +1,7 @@
-"""Commands that print stored messages: printMsg, printMsgByQueue, queryMsgByOffset."""
+"""Commands that print stored messages.
+
+consumeMessage, printMsg, printMsgByQueue, queryMsgByOffset.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from triomq.client.admin import messages
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
@@ -27,6 +31,7 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.remoting.protocol.record import StoredMessage
+
 
 CHUNK_MESSAGES = 64
 MESSAGES_MAX = 100_000
@@ -84,12 +89,17 @@ async def read_queue(admin: Admin, queue: MessageQueue, reading: Reading) -> dic
         if len(batch) < CHUNK_MESSAGES:
             break
         start = batch[-1].queue_offset + 1
+    return queue_range(queue, first, stop, len(reading.found) - before)
+
+
+def queue_range(queue: MessageQueue, first: int, stop: int, count: int) -> dict[str, Any]:
+    """Return the document of a queue of which ``count`` messages were read."""
     return {
         "brokerName": queue.broker_name,
         "queueId": queue.queue_id,
         "minOffset": first,
         "maxOffset": stop,
-        "read": len(reading.found) - before,
+        "read": count,
     }
 
 
@@ -216,6 +226,75 @@ WITHOUT_BODY = MESSAGE_DOCUMENT.replace('"body",', 'with -d "body",').replace(
     '"bodyBase64"', 'with -d "bodyBase64"'
 )
 
+
+DEFAULT_COUNT = 128
+
+
+async def consume_message(admin: Admin, options: Values) -> Result:
+    topic, broker = options.text("topic"), options.maybe_text("brokerName")
+    queue_id, offset = options.maybe_number("queueId"), options.maybe_number("offset")
+    begin, end = options.value("beginTimestamp"), options.value("endTimestamp")
+    if queue_id is not None and broker is None:
+        raise UsageError(
+            "-i/--queueId needs -b/--brokerName: a queue id alone does not name a queue"
+        )
+    if offset is not None and queue_id is None:
+        raise UsageError(
+            "-o/--offset needs -b/--brokerName and -i/--queueId: offsets are counted per queue"
+        )
+    if offset is not None and begin is not None:
+        raise UsageError("give only one of -o/--offset and -s/--beginTimestamp")
+    if begin is not None and end is not None and begin > end:
+        raise UsageError("-s/--beginTimestamp is after -e/--endTimestamp")
+    if broker is not None and queue_id is not None:
+        queues = [await known_queue(admin, topic, broker, queue_id)]
+    else:
+        queues = await admin.queues(topic, broker)
+    left = options.number("MessageNumber")
+    group = options.maybe_text("consumerGroup") or messages.TOOLS_GROUP
+    found: list[dict[str, Any]] = []
+    ranges: list[dict[str, Any]] = []
+    failures: dict[str, TrioMQError] = {}
+    for queue in queues:
+        if queue.broker_name in failures:
+            continue
+        try:
+            first = await admin.min_offset(queue)
+            start = (
+                offset
+                if offset is not None
+                else await admin.offset_by_time(queue, begin)
+                if begin is not None
+                else first
+            )
+            stop = await admin.max_offset(queue)
+            batch = await admin.read(queue, start, count=left, end_offset=stop, group=group)
+        except TrioMQError as error:
+            failures[queue.broker_name] = error
+            continue
+        batch = [
+            message
+            for message in batch
+            if (begin is None or message.store_timestamp >= begin)
+            and (end is None or message.store_timestamp <= end)
+        ]
+        found += [broker_message_document(message, queue.broker_name) for message in batch]
+        ranges.append(queue_range(queue, first, stop, len(batch)))
+        left -= len(batch)
+        if left <= 0:
+            break
+    answers = Answers(
+        {part["brokerName"]: part for part in ranges if part["brokerName"] not in failures},
+        failures,
+    )
+    if not ranges:
+        answers.some()
+    stored = sum(int(part["maxOffset"]) - int(part["minOffset"]) for part in ranges)
+    note = f"no message of topic {topic} matches; {stored} are stored in these queues"
+    document = {"topic": topic, "messages": found, "queues": ranges}
+    return answered(answers, document, [message_table(found)], notes=[] if found else [note])
+
+
 COMMANDS = (
     AdminCommand(
         name="printMsg",
@@ -278,5 +357,40 @@ COMMANDS = (
         ),
         examples=("queryMsgByOffset -t orders -b broker-a -i 0 -o 100",),
         document=f'{{"messages": {MESSAGE_DOCUMENT}}}',
+    ),
+    AdminCommand(
+        name="consumeMessage",
+        run=consume_message,
+        options=(
+            TOPIC,
+            Option("-b, --brokerName NAME", "only this broker, by name"),
+            Option("-i, --queueId ID", "only this queue (with -b)", whole(0)),
+            Option("-o, --offset OFFSET", "begin at this offset (with -b and -i)", whole(0)),
+            Option(
+                "-g, --consumerGroup GROUP", "consumer group of the pulls (default: TOOLS_CONSUMER)"
+            ),
+            Option(
+                "-s, --beginTimestamp TIME",
+                "only messages stored then or later, for instance -1h; see times",
+                instant_ms,
+            ),
+            Option("-e, --endTimestamp TIME", "only messages stored then or earlier", instant_ms),
+            Option(
+                "-c, --MessageNumber N",
+                "maximum number of messages",
+                whole(1),
+                default=DEFAULT_COUNT,
+            ),
+        ),
+        examples=(
+            "consumeMessage -t orders",
+            "consumeMessage -t orders -b broker-a -i 0 -o 100 -c 10 --json",
+        ),
+        document=(
+            f'{{"topic", "messages": [{{{MESSAGE_KEYS}}}], "queues": [{{"brokerName", "queueId",'
+            ' "minOffset", "maxOffset", "read"}], "failures": {broker:'
+            " reason}}; body is null and bodyBase64 set when the bytes are not UTF-8"
+        ),
+        remarks="Reads up to the ends of the queues at the start, and never waits.",
     ),
 )
