@@ -1,7 +1,5 @@
 """``--dry-run`` shows the changes and sends none of them; commands that delete ask first."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
