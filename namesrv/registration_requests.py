@@ -445,7 +445,7 @@ class RegistrationRequests:
             self.notices.send(changes)
 
     def _warn(self, message: str, *arguments: object) -> None:
-        self.limit.log(_log, logging.WARNING, message, *arguments)
+        self.limit.warning(_log, message, *arguments)
 
     def _note(self, message: str, *arguments: object) -> None:
         """Log an event for operators; limited, since any peer can cause such events."""

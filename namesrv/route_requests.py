@@ -158,9 +158,8 @@ class RouteRequests:
         header: TopicHeader = request.header
         route = _read_route(request)
         if not self.routes.set_topic(header.topic, route.queue_datas):
-            self.limit.log(
+            self.limit.warning(
                 _log,
-                logging.WARNING,
                 "topic %s from %s names a broker that is not registered",
                 header.topic,
                 request.connection.peer_text,

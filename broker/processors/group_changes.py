@@ -78,9 +78,8 @@ class GroupChanges:
         """Note that a name server reports another smallest id; the task asks all name servers."""
         self._require(request.code)
         header: MinBrokerIdChangeHeader = request.header
-        self._limit.log(
+        self._limit.info(
             logger,
-            logging.INFO,
             "%s says that the smallest id of this group is %s (%s) now",
             request.connection.peer_text,
             header.min_broker_id,
@@ -130,9 +129,8 @@ class GroupChanges:
         """
         if self._reporting:
             await trio.lowlevel.checkpoint()
-            self._limit.log(
+            self._limit.info(
                 logger,
-                logging.INFO,
                 "%s says that it is the master while commits of consumers are reported to another"
                 " one; it takes the table itself",
                 master,
@@ -148,9 +146,8 @@ class GroupChanges:
                 if isinstance(error, trio.TooSlowError)
                 else error
             )
-            self._limit.log(
+            self._limit.warning(
                 logger,
-                logging.WARNING,
                 "cannot report commits of consumers to master %s: %s; they are reported later",
                 master,
                 reason,

@@ -35,9 +35,8 @@ class Housekeeping:
 
     def delete_expired_log(self, request: Request) -> Response:
         """Let the cleaner delete expired segments at any hour; answer at once."""
-        self.limit.log(
+        self.limit.info(
             logger,
-            logging.INFO,
             "%s asks for the deletion of expired commit log files",
             request.connection.peer_text,
         )
@@ -47,9 +46,8 @@ class Housekeeping:
     async def delete_expired_queues(self, request: Request) -> Response:
         """Delete queues without messages; the next message of such a queue gets offset 0."""
         expired = await self.store.delete_expired_queues(self.topics.is_system_topic)
-        self.limit.log(
+        self.limit.info(
             logger,
-            logging.INFO,
             "deleted %s consume queues without messages, as %s asked",
             len(expired),
             request.connection.peer_text,
@@ -62,9 +60,8 @@ class Housekeeping:
         """Delete the queues of topics that are no longer in the table of topics."""
         await trio.lowlevel.checkpoint()
         if self.slave:
-            self.limit.log(
+            self.limit.info(
                 logger,
-                logging.INFO,
                 "a slave keeps the queues that its master has: %s must send cleanUnusedTopic to the"
                 " master",
                 request.connection.peer_text,
@@ -78,9 +75,8 @@ class Housekeeping:
             and not self.topics.is_system_topic(topic)
             and not topic.startswith(names.LMQ_PREFIX)  # light queues need no topic
         ]
-        self.limit.log(
+        self.limit.info(
             logger,
-            logging.INFO,
             "deleted the consume queues of %s topics that do not exist, as %s asked",
             len(unused),
             request.connection.peer_text,

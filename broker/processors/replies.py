@@ -145,9 +145,8 @@ class Replies:
             self.pipeline.store.check_draft(draft)
             return self.pipeline.append_copy(draft, target)
         except (IllegalMessage, StoreUnavailable) as error:
-            self.limit.log(
+            self.limit.warning(
                 logger,
-                logging.WARNING,
                 "a reply of %s to %s is pushed, but not stored: %s",
                 request.connection.peer_text,
                 known.get(REPLY_TO_CLIENT),

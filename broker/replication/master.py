@@ -179,7 +179,7 @@ class ReplicationMaster:
                 f" {self.places.most} for slaves; raise it"
             )
         if refusal:
-            self._limit.log(logger, logging.WARNING, "%s is turned away: %s", peer, refusal)
+            self._limit.warning(logger, "%s is turned away: %s", peer, refusal)
             sock.close()
             return
         connection = SlaveConnection(
@@ -209,12 +209,8 @@ class ReplicationMaster:
                 connection.link.acknowledged,
             )
         else:
-            self._limit.log(
-                logger,
-                logging.WARNING,
-                "a connection of %s to the HA port came to nothing: %s",
-                peer,
-                reason,
+            self._limit.warning(
+                logger, "a connection of %s to the HA port came to nothing: %s", peer, reason
             )
 
     async def _run_tasks(self, connection: SlaveConnection) -> str:

@@ -73,9 +73,8 @@ class MasterAddress:
         ha = self.ha if self.ha_fixed else ha or self.ha
         remoting = remoting or self.remoting
         if (ha, remoting) != (self.ha, self.remoting):
-            self._limit.log(
+            self._limit.info(
                 logger,
-                logging.INFO,
                 "the master is %s, its HA port %s",
                 remoting or "not known",
                 ha or "not known",

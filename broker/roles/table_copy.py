@@ -96,9 +96,8 @@ class TableCopy:
             try:
                 await self.copy_all(address)
             except (RemotingError, ValueError) as error:
-                self._limit.log(
+                self._limit.warning(
                     logger,
-                    logging.WARNING,
                     "cannot copy the tables of master %s: %s; next try in %g s",
                     address,
                     error,

@@ -110,9 +110,7 @@ class Delivery(abc.ABC):
         )
 
     def _must_wait(self, level: int, error: Exception) -> None:
-        self.limit.log(
-            logger, logging.WARNING, "delayed messages of level %d must wait: %s", level, error
-        )
+        self.limit.warning(logger, "delayed messages of level %d must wait: %s", level, error)
 
     def topic_is_gone(self, message: StoredMessage) -> bool:
         """Return whether the topic of a message is gone, and log it if so."""
@@ -230,9 +228,8 @@ class RemoteDelivery(Delivery):
                 )
             return REFUSED_SECONDS
         except RemoteSendFailed as error:
-            self.limit.log(
+            self.limit.warning(
                 logger,
-                logging.WARNING,
                 "delayed messages of level %d, from offset %d on, must wait until this group"
                 " has its master again, or another master takes them: %s",
                 level,

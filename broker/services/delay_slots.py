@@ -84,9 +84,8 @@ class DelaySlots:
             finally:
                 self.disk.close(fd)
         except (StoreError, OSError) as error:
-            self._limit.log(
+            self._limit.warning(
                 logger,
-                logging.WARNING,
                 "%s cannot be written: %s; after a kill of this broker delayed messages of the"
                 " last seconds come again",
                 self.path,

@@ -142,9 +142,8 @@ class ConsumerFilters(PersistedTable):
                 )
             wanted = compile_typed(subscription.expression_type, expression)
         except FilterInvalid as error:
-            self._log.log(
+            self._log.warning(
                 logger,
-                logging.WARNING,
                 "group %s cannot filter topic %s by %.200r: %s",
                 group,
                 topic,

@@ -311,9 +311,7 @@ class ClientConnection:
                 self.close(self._hinted(f"reading failed: {error.strerror or error}"))
                 return
             except RemotingError as error:
-                self.limit.log(
-                    _log, logging.WARNING, "closing the connection to %s: %s", self.address, error
-                )
+                self.limit.warning(_log, "closing the connection to %s: %s", self.address, error)
                 self.close(str(error))
                 return
             for pending, answer in received.replies:

@@ -32,6 +32,7 @@ class LogLimit:
         error: BaseException | None = None,
         lines: int = 1,
         fields: Mapping[str, object] | None = None,
+        stacklevel: int = 2,
     ) -> None:
         """Write or count the entry: *lines* of a kind per period; *error* adds a traceback.
 
@@ -50,6 +51,11 @@ class LogLimit:
         left_out = self._left_out.pop(message, 0)
         if left_out:
             message, arguments = f"{message} (and %d more like this)", (*arguments, left_out)
-        logger.log(
-            level, message, *arguments, exc_info=error, stacklevel=2, extra={"fields": fields}
-        )
+        extra = {"fields": fields}
+        logger.log(level, message, *arguments, exc_info=error, stacklevel=stacklevel, extra=extra)
+
+    def warning(self, logger: logging.Logger, message: str, *arguments: object) -> None:
+        self.log(logger, logging.WARNING, message, *arguments, stacklevel=3)
+
+    def info(self, logger: logging.Logger, message: str, *arguments: object) -> None:
+        self.log(logger, logging.INFO, message, *arguments, stacklevel=3)

@@ -233,12 +233,8 @@ class GrpcConnection:
 
     def _refuse(self, error: RemotingError) -> None:
         self.shared.counters.broken += 1
-        self.shared.limit.log(
-            _log,
-            logging.WARNING,
-            "closing the gRPC connection of %s: %s",
-            format_address(*self.peer),
-            error,
+        self.shared.limit.warning(
+            _log, "closing the gRPC connection of %s: %s", format_address(*self.peer), error
         )
         self.close_reason = str(error)
         self._dispatch(trio.current_time())
@@ -451,9 +447,8 @@ class GrpcConnection:
         if call is not None:
             call.gone = True
             call.scope.cancel()
-        self.shared.limit.log(
+        self.shared.limit.warning(
             _log,
-            logging.WARNING,
             "ending a call of %s: its client has sent or taken nothing for %g s",
             format_address(*self.peer),
             seconds,

@@ -242,9 +242,8 @@ class Receiving:
             try:
                 await message.popped.to_dead_letters(client.link)
             except RemotingError as error:
-                self.limit.log(
+                self.limit.warning(
                     logger,
-                    logging.WARNING,
                     "a message of group %s that was delivered too often could not become a dead"
                     " letter, so it comes again: %s",
                     message.popped.group,

@@ -169,9 +169,8 @@ class Renewals:
             held.message = await held.message.change_time(held.client.link, held.next_invisible_ms)
         except RemotingError as error:
             held.failures += 1
-            self.limit.log(
+            self.limit.warning(
                 logger,
-                logging.WARNING,
                 "the invisible time of a message of %s that %s holds could not be renewed: %s",
                 held.message.group,
                 held.client.client_id,

@@ -178,9 +178,8 @@ class TelemetryStreams:
         try:
             await client.link.register(client.heartbeat_data(), client.language)
         except RemotingError as error:
-            self.limit.log(
+            self.limit.warning(
                 logger,
-                logging.WARNING,
                 "client %s could not be registered; its next heartbeat tries again: %s",
                 client.client_id,
                 error,
@@ -225,9 +224,8 @@ class TelemetryStreams:
             )
         )
         if not told:
-            self.limit.log(
+            self.limit.info(
                 logger,
-                logging.INFO,
                 "the check of a transaction did not reach client %s, which has no telemetry"
                 " stream or does not read it; the broker checks again",
                 client.client_id,

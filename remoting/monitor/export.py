@@ -92,9 +92,8 @@ class Export:
             self.pushed += 1
             return
         self.failed += 1
-        self.limit.log(
+        self.limit.warning(
             _log,
-            logging.WARNING,
             "the collector at %s did not take the metrics within %d ms: is it running, is"
             " metricsGrpcExporterTarget right?",
             push.endpoint,

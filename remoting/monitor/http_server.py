@@ -200,9 +200,8 @@ class Monitor:
             with trio.move_on_after(REQUEST_SECONDS_MAX) as scope:
                 seat = Seat(scope.cancel)
                 if self.seats.take(seat):
-                    self.limit.log(
+                    self.limit.warning(
                         _log,
-                        logging.WARNING,
                         "%d connections to the monitor port at once: one that has not asked makes"
                         " room",
                         self.seats.count,

@@ -95,4 +95,4 @@ class AccessCheck:
 
 def log_refusal(limit: LogLimit, what: str, peer: str, error: Rejected) -> None:
     """Say who was refused: one line in ten seconds, however many there are."""
-    limit.log(logger, logging.WARNING, "refused %s from %s: %s", what, peer, error.remark)
+    limit.warning(logger, "refused %s from %s: %s", what, peer, error.remark)

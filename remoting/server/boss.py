@@ -33,14 +33,14 @@ def take_place(
     """
     if open_count >= most:
         message = f"turning away {what}: %d are open, the limit; raise {setting}, or close clients"
-        limit.log(_log, logging.WARNING, message, open_count)
+        limit.warning(_log, message, open_count)
         return False
     if not places.take():
         message = (
             f"turning away {what}: the limit of open files (ulimit -n, %d) leaves %d for clients;"
             " raise it, or close clients"
         )
-        limit.log(_log, logging.WARNING, message, open_files.limit(), places.most)
+        limit.warning(_log, message, open_files.limit(), places.most)
         return False
     return True
 

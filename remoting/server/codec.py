@@ -170,12 +170,8 @@ class Codec:
             self.broken_count += 1
             header = isinstance(error, RemoteProtocolError) and not isinstance(error, FrameError)
             what = f"a header cannot be read: {error}" if header else str(error)
-            self.limit.log(
-                _log,
-                logging.WARNING,
-                "closing the connection from %s: %s",
-                connection.peer_text,
-                what,
+            self.limit.warning(
+                _log, "closing the connection from %s: %s", connection.peer_text, what
             )
             connection.close(str(error))
         else:
@@ -222,7 +218,7 @@ class Codec:
     ) -> None:
         """Refuse a request whose frame is valid and whose fields are not; the connection stays."""
         message = "request %d from %s refused: %s"
-        self.limit.log(_log, logging.INFO, message, error.code, connection.peer_text, error)
+        self.limit.info(_log, message, error.code, connection.peer_text, error)
         if not error.flag & ONEWAY_FLAG:
             kind = serialize_type(split_frame(frame)[0])
             code = ResponseCode.SYSTEM_ERROR

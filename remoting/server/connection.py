@@ -203,9 +203,8 @@ class Connection:
         self.outbox_bytes += len(rest)
         self.outboxes.add(len(rest))
         if self.outbox_bytes > self.outboxes.hard_bytes:
-            self.limit.log(
+            self.limit.warning(
                 _log,
-                logging.WARNING,
                 "closing %s: it does not read its answers, %d bytes wait (limit %d)",
                 self.peer_text,
                 self.outbox_bytes,
@@ -377,7 +376,7 @@ class Connection:
             "closing %s: all connections keep more than %d bytes in memory, and this one %d of them"
         )
         most = self.outboxes.total_bytes_max
-        self.limit.log(_log, logging.WARNING, message, self.peer_text, most, size)
+        self.limit.warning(_log, message, self.peer_text, most, size)
         self.close("too many bytes kept in memory")
 
     def _send_close_notify(self, bytes_filter: BytesFilter) -> None:

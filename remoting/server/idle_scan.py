@@ -35,9 +35,8 @@ class IdleScan:
                 connection.idle_since = now
             elif now - connection.idle_since >= self.idle_seconds:
                 self.closed_count += 1
-                self.limit.log(
+                self.limit.info(
                     _log,
-                    logging.INFO,
                     "closing the connection from %s: idle for %.0f s",
                     connection.peer_text,
                     now - connection.idle_since,

@@ -159,9 +159,8 @@ class ActingReviver:
         try:
             await to_the_end(partial(sender.send_to, again, topic, 0, routed_as))
         except (RemoteSendFailed, StoreIoError) as error:
-            self._limit.log(
+            self._limit.warning(
                 logger,
-                logging.WARNING,
                 "messages of POP must wait until this group has its master again, or another master"
                 " takes them: %s",
                 error,

@@ -87,9 +87,7 @@ class Reviver:
             try:
                 waiting = await self.look()
             except (StoreUnavailable, StoreIoError) as error:
-                self._limit.log(
-                    logger, logging.WARNING, "messages of POP cannot come again yet: %s", error
-                )
+                self._limit.warning(logger, "messages of POP cannot come again yet: %s", error)
                 await trio.sleep(RETRY_SECONDS)
                 continue
             if waiting or self.pops.has_uncovered:
@@ -196,9 +194,7 @@ class Reviver:
             try:
                 self.pops.store.check_draft(draft)
             except IllegalMessage as error:
-                self._limit.log(
-                    logger, logging.WARNING, "a message of POP cannot come again: %s", error
-                )
+                self._limit.warning(logger, "a message of POP cannot come again: %s", error)
                 continue
             stored.append(draft)
         if stored:

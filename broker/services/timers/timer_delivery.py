@@ -106,7 +106,7 @@ class TimerDelivery(abc.ABC):
                     plain.append(message)
             stored = await self.store(plain, rolled)
         except StoreIoError as error:
-            timers.limit.log(logger, logging.WARNING, "timed messages must wait: %s", error)
+            timers.limit.warning(logger, "timed messages must wait: %s", error)
         finally:
             if not stored:
                 schedule.put_back()
@@ -142,9 +142,7 @@ class TimerDelivery(abc.ABC):
 
     def _drop(self, reason: str, *arguments: object) -> None:
         self.timers.dropped += 1
-        self.timers.limit.log(
-            logger, logging.WARNING, "a timed message is dropped: " + reason, *arguments
-        )
+        self.timers.limit.warning(logger, "a timed message is dropped: " + reason, *arguments)
 
 
 @attrs.define(eq=False)
@@ -162,7 +160,7 @@ class LocalTimerDelivery(TimerDelivery):
         try:
             places = timers.store.append([*again, *real])
         except (StoreUnavailable, StoreIoError) as error:
-            timers.limit.log(logger, logging.WARNING, "timed messages must wait: %s", error)
+            timers.limit.warning(logger, "timed messages must wait: %s", error)
             return False
         self.statistics.note_delivered(real, places[len(again) :])
         timers.delivered += len(real)

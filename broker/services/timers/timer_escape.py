@@ -52,9 +52,8 @@ class RemoteTimerDelivery(TimerDelivery):
         try:
             await send_to_the_end(self.sender, message)
         except RemoteSendFailed as error:
-            self.timers.limit.log(
+            self.timers.limit.warning(
                 logger,
-                logging.WARNING,
                 "timed messages must wait until this group has its master again, or another master"
                 " takes them: %s",
                 error,

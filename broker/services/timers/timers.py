@@ -207,9 +207,7 @@ class Timers:
             try:
                 pause = await self.enqueue_some()
             except (StoreUnavailable, StoreIoError) as error:
-                self.limit.log(
-                    logger, logging.WARNING, "timed messages must wait to be sorted: %s", error
-                )
+                self.limit.warning(logger, "timed messages must wait to be sorted: %s", error)
                 pause = RETRY_SECONDS
             if pause is None:
                 await self._arrival.wait()
@@ -276,9 +274,8 @@ class Timers:
         topic = properties.get(REAL_TOPIC)
         if times is None or not topic:
             self.dropped += 1
-            self.limit.log(
+            self.limit.warning(
                 logger,
-                logging.WARNING,
                 "message %s of %s is left out: it has no TIMER_OUT_MS or no REAL_TOPIC, which the"
                 " broker gives every timed message",
                 message.offset_message_id,
@@ -469,9 +466,7 @@ class Timers:
                     await self.save()
                 except StoreUnavailable as error:
                     self._changed = True
-                    self.limit.log(
-                        logger, logging.WARNING, "the progress of timers is not saved: %s", error
-                    )
+                    self.limit.warning(logger, "the progress of timers is not saved: %s", error)
             if trio.current_time() - deleted >= DELETE_SECONDS:
                 deleted = trio.current_time()
                 await self._delete_oldest()

@@ -186,7 +186,7 @@ class TransactionChecks:
                 [step.draft for step in steps], [step.half.queue_offset for step in steps]
             )
         except (StoreUnavailable, StoreIoError) as error:
-            self.limit.log(logger, logging.WARNING, "transactions must wait: %s", error)
+            self.limit.warning(logger, "transactions must wait: %s", error)
             for step in steps:
                 transactions.open.postpone(step.half.queue_offset, now + RETRY_SECONDS)
             return

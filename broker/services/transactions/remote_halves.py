@@ -66,9 +66,8 @@ class RemoteHalves:
             await send_to_the_end(self.sender, half)
         except RemoteSendFailed as error:
             opened.postpone(half.queue_offset, trio.current_time() + RETRY_SECONDS)
-            transactions.limit.log(
+            transactions.limit.warning(
                 logger,
-                logging.WARNING,
                 "transactions must wait until this group has its master again, or another master"
                 " takes them: %s",
                 error,

@@ -303,9 +303,8 @@ class QueueTable:
     def _log_skipped(self, queue: ConsumeQueue, queue_offset: int, place: Appended) -> None:
         """Log that a record got no entry: with a wrong number, no reader of the queue finds it."""
         if place.log_offset >= queue.log_end:
-            self._limit.log(
+            self._limit.warning(
                 logger,
-                logging.WARNING,
                 "%s-%s: the message at log offset %s has the number %s, but the queue goes on at"
                 " %s: it is in no queue (mqadmin message show finds it)",
                 queue.topic,
