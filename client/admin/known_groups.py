@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.errors import SubjectMissing
-from triomq.client.core.errors import GroupOffline
+from triomq.client.core.errors import GroupNotFound, GroupOffline
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection
+from triomq.remoting.protocol.codes import ResponseCode
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -33,6 +34,12 @@ async def check_group(admin: Admin, group: str, more: str) -> Answers[list[str]]
 def is_new(group: str, answers: Answers[list[str]]) -> bool:
     """Return whether all brokers answered, and none knows the group."""
     return not answers.failures and not any(group in names for names in answers.values.values())
+
+
+def unknown_group(group: str) -> GroupNotFound:
+    """Return the error of a group that no broker knows."""
+    reason = f"no broker knows group {group!r}"
+    return GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, reason, "", "")
 
 
 async def connections_of(admin: Admin, group: str) -> Answers[ConsumerConnection]:

@@ -10,11 +10,11 @@ import trio
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.doctor.group_checks import GroupFacts, OffsetSample
 from triomq.client.admin.explain.group_readings import group_configs
-from triomq.client.admin.known_groups import connections_of
+from triomq.client.admin.known_groups import connections_of, unknown_group
 from triomq.client.admin.times import now_ms
-from triomq.client.core.errors import GroupNotFound, RouteNotFound, TrioMQError
+from triomq.client.core.errors import RouteNotFound, TrioMQError
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
-from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumerRunningHeader
 from triomq.remoting.protocol.names import RETRY_PREFIX
 
@@ -35,8 +35,7 @@ async def read_group_facts(admin: Admin, group: str, seconds: float) -> GroupFac
     connections = await connections_of(admin, group)
     first = await _sample(admin, group, silent := dict(configs.reasons()))
     if not known and not connections.values and not first.offsets and not silent:
-        reason = f"no broker knows group {group!r}"
-        raise GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, reason, "", "")
+        raise unknown_group(group)
     addresses = {
         member.client_id: address
         for address, connection in connections.values.items()

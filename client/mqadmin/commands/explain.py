@@ -16,13 +16,14 @@ from triomq.client.admin.explain.message_states import (
     sentences,
 )
 from triomq.client.admin.explain.outcomes import GroupOutcome, StoredCopy, due_ms, outcome
+from triomq.client.admin.known_groups import unknown_group
 from triomq.client.admin.times import now_ms, seconds_text
-from triomq.client.core.errors import GroupNotFound, TrioMQError
+from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.command import AdminCommand, Result, Table, table_of
 from triomq.client.mqadmin.core.trace_text import TRACE_SHAPE, trace_document
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
-from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import ConsumeStatsHeader
 from triomq.remoting.protocol.message_properties import UNIQ_KEY
 from triomq.remoting.protocol.names import HALF_TOPIC, TRACE_TOPIC, TRANSACTION_GROUP
@@ -92,8 +93,7 @@ async def _explained(
         readings, silent = await group_readings(admin, copy, groups, places.brokers, events)
         failures |= silent
         if group is not None and not failures and not readings[0].known:
-            reason = f"no broker knows group {group!r}"
-            raise GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, reason, "", "")
+            raise unknown_group(group)
         outcomes = [outcome(copy, reading, now) for reading in readings]
     lines = sentences(facts, now)
     if not waits:

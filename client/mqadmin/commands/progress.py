@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, truth, whole
-from triomq.client.admin.known_groups import connections_of
+from triomq.client.admin.known_groups import connections_of, unknown_group
 from triomq.client.admin.times import seconds_text
-from triomq.client.core.errors import GroupNotFound, RequestNotSupported, TrioMQError
+from triomq.client.core.errors import RequestNotSupported, TrioMQError
 from triomq.client.mqadmin.core.command import AdminCommand, Result, answered, table_of
-from triomq.remoting.protocol.codes import ResponseCode, version_name
+from triomq.remoting.protocol.codes import version_name
 from triomq.remoting.protocol.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -85,15 +85,10 @@ async def consumer_progress(admin: Admin, options: Values) -> Result:
         if group is not None:
             # A misspelt name must not look as if all were well.
             if group not in names and not configured.failures:
-                raise _not_found(group)
+                raise unknown_group(group)
             names = [group]
         return await lag_alert(admin, names, options.maybe_text("topicName"), *limits)
     return await _all_groups(admin) if group is None else await _one_group(admin, group, options)
-
-
-def _not_found(group: str) -> GroupNotFound:
-    reason = f"no broker knows group {group!r}"
-    return GroupNotFound(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, reason, "", "")
 
 
 async def _one_group(admin: Admin, group: str, options: Values) -> Result:
@@ -110,7 +105,7 @@ async def _one_group(admin: Admin, group: str, options: Values) -> Result:
             and not answers.failures
             and all(group not in names for names in (await admin.groups()).values.values())
         ):
-            raise _not_found(group)
+            raise unknown_group(group)
         if "BROADCASTING" in models:
             notes.append(
                 f"group {group} is broadcasting: each client keeps its own offsets, brokers have"
