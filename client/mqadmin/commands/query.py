@@ -1,4 +1,7 @@
-"""Commands that find messages: queryMsgByKey, queryMsgById, queryMsgByUniqueKey."""
+"""Commands that find messages, and what happened to them.
+
+queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgTraceById.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,31 @@ from triomq.client.admin import messages
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words, whole
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
-from triomq.client.admin.errors import MessageNotFound
+from triomq.client.admin.errors import MessageNotFound, TraceNotFound
 from triomq.client.admin.messages import UNIQUE_COUNT_MAX, parse_offset_id
-from triomq.client.admin.times import instant_ms
+from triomq.client.admin.times import instant_ms, seconds_text
 from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.client.mqadmin.core.command import (
     ROUTE_CLUSTER,
     TOPIC,
     AdminCommand,
     Result,
+    Table,
     answered,
     table_of,
 )
 from triomq.client.mqadmin.core.message_text import charset, in_charset, message_lines
+from triomq.client.mqadmin.core.trace_text import TRACE_SHAPE, status, trace_document
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader
 from triomq.remoting.protocol.headers.query import INDEX_OF_TAGS
+from triomq.remoting.protocol.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.client.admin.answers import Answers
+    from triomq.client.trace.trace_events import TraceEvent
     from triomq.remoting.protocol.record import StoredMessage
 
 
@@ -180,6 +187,52 @@ _CONSUMED = (
 )
 _DOCUMENT = f'{{"messages": [{{{MESSAGE_KEYS}}}], "failures": {{broker: reason}}}}'
 
+
+def trace_tables(events: list[TraceEvent]) -> list[Table | str]:
+    """Return a table of what the producers did, and one for each consumer group."""
+    blocks: list[Table | str] = []
+    several = len({event.message_id for event in events}) > 1
+    for title, some in trace_sections(events):
+        columns = ["Type", f"{title}Group", "ClientHost"]
+        columns += ["SendTime" if title == "Producer" else "ConsumerTime", "CostTimes", "Status"]
+        rows = []
+        for event in some:
+            cost = None if event.cost_ms is None else f"{event.cost_ms}ms"
+            time = seconds_text(event.timestamp)
+            row = [event.kind, event.group, event.client_host, time, cost, status(event)]
+            rows.append([*row, event.message_id] if several else row)
+        blocks.append(Table([*columns, "MsgId"] if several else columns, rows))
+    return blocks
+
+
+def trace_sections(events: list[TraceEvent]) -> list[tuple[str, list[TraceEvent]]]:
+    """Return the events of producers, then those of each consumer group."""
+    sent = [event for event in events if event.kind != "Sub"]
+    found = [("Producer", sent)] if sent else []
+    groups = dict.fromkeys(event.group for event in events if event.kind == "Sub")
+    for group in groups:
+        of_group = [event for event in events if event.kind == "Sub" and event.group == group]
+        found.append(("Consumer", of_group))
+    return found
+
+
+async def query_trace(admin: Admin, options: Values) -> Result:
+    key, topic = options.text("msgId").strip(), options.text("traceTopic")
+    history = await admin.message_trace(
+        key,
+        trace_topic=topic,
+        count=options.number("maxNum"),
+        begin_ms=options.value("beginTimestamp"),
+        end_ms=options.value("endTimestamp"),
+    )
+    events, answers = history.events, history.answers
+    answers.some()  # raises if no broker answered
+    if not events and not answers.failures:
+        raise TraceNotFound(key, topic)
+    document = {"events": [trace_document(event) for event in events]}
+    return answered(answers, document, trace_tables(events))
+
+
 COMMANDS = (
     AdminCommand(
         name="queryMsgByKey",
@@ -258,5 +311,39 @@ COMMANDS = (
         ),
         examples=("queryMsgByUniqueKey -t orders -i 7F0000010AC018B4AAC2514F3A9B0000",),
         document=_CONSUMED,
+    ),
+    AdminCommand(
+        name="queryMsgTraceById",
+        run=query_trace,
+        options=(
+            Option("-i, --msgId ID", "the message's id, or a business key", required=True),
+            Option("-t, --traceTopic TOPIC", "the topic of the traces", default=TRACE_TOPIC),
+            Option(
+                "-b, --beginTimestamp TIME",
+                "only traces stored then or later",
+                instant_ms,
+                default=0,
+            ),
+            Option(
+                "-e, --endTimestamp TIME",
+                "only traces stored then or earlier",
+                instant_ms,
+                default=messages.FAR_FUTURE_MS,
+            ),
+            Option(
+                "-c, --maxNum N",
+                "maximum number of trace messages of each broker",
+                whole(1),
+                default=64,
+            ),
+        ),
+        examples=("queryMsgTraceById -i 7F0000010AC018B4AAC2514F3A9B0000",),
+        document=f'{{"events": [{TRACE_SHAPE}], "failures": {{broker: reason}}}}',
+        remarks=(
+            "A trace exists if brokers have the topic (traceTopicEnable=true) and clients trace"
+            " (`ClientSettings(trace=True)`, Java: enableTrace); clients send it within 5 s.\n"
+            "A message that is being handled has a line without cost and status.\n"
+            "With a business key, all messages that have it are shown."
+        ),
     ),
 )
