@@ -1,5 +1,8 @@
 """Recovery: finds the valid end of the log, and brings every index to it, before anything else.
 
+*Indexes* are consume queues and key index; ``index_…`` in settings and checkpoint is the key index
+alone.
+
 1. Find a safe start. Best is our own mark in the checkpoint: everything before it is on the disk,
    indexes included, so the indexes are cut there and the log is read from there. Without a valid
    mark, Java's rules choose a segment: after a clean stop the last one that begins no later than
@@ -96,7 +99,13 @@ class Recovery:
     """(log offset, end, store time) of the last record read."""
 
     async def run(self) -> Recovered:
-        """Recover. Raises: StoreError, OSError. Checkpoint: always, every few hundred records."""
+        """Recover. Raises: StoreError, OSError. Checkpoint: always, every few hundred records.
+
+        After a clean stop reading begins at the checkpoint's mark, or, if that does not fit, at the
+        last segment that begins before the end of all indexes. After a crash the last entries are
+        also compared with the log; without a mark, key index files are dropped by their times and
+        queues cut at the start.
+        """
         segments = self.log.segments
         self._distrust_names()
         if not segments.items:
@@ -209,7 +218,8 @@ class Recovery:
     def _check_damage(self, end: int, stopped_by: str) -> None:
         """Refuse a bad record before good segments, if the last stop was clean.
 
-        Then no record is torn: it is damage, and must not cost those segments.
+        Then no record is torn: it is damage, and must not cost those segments. After a crash the
+        kernel may have written whole segments behind a torn record.
 
         Raises: StoreDamaged.
         """
@@ -230,6 +240,8 @@ class Recovery:
 
     def _trust_mark(self) -> tuple[int, int, int] | None:
         """Cut queues and key index at the mark of the checkpoint, if log and indexes fit it.
+
+        What is cut for a mark that turns out not to fit comes back when the log is read.
 
         Returns: (log offset, end, store time) of the marked record; None if the mark does not fit.
         """
@@ -258,7 +270,10 @@ class Recovery:
         return mark.record_offset, mark.record_end, found[1].store_timestamp
 
     def _start_by_java_rules(self) -> int:
-        """Return the base of the segment to start at."""
+        """Return the base of the segment to start at; find the ends of all queues on the way.
+
+        After a crash it deletes the files of the key index that may lack pages.
+        """
         segments = self.log.segments.items
         if self.config.index_enabled and not self.key_index.files:
             logger.warning("there is no key index: it is rebuilt from the log")
@@ -269,7 +284,7 @@ class Recovery:
             self.key_index.position -= 1  # index the last record again, as in `drop_after`
         for queue in self.queues.queues.values():
             queue.find_end_by_scan()
-        if all(queue.batched for queue in self.queues.queues.values()):
+        if all(queue.batched for queue in self.queues.queues.values()):  # or there is no queue
             # The times of the checkpoint say nothing about missing queues.
             return segments[0].base
         for segment in reversed(segments):

@@ -2,8 +2,8 @@
 
 Law: one function, ``_apply``, feeds all indexes. Its batches come straight from the append, or from
 the log if they did not fit into memory or their indexing was deferred. A batch is applied right
-after its append if no other batch waits, so a message is readable before its sender has an answer;
-otherwise the task takes over.
+after its append if no other batch waits, before any other task runs; the sender's answer may be
+written just before. Otherwise the task takes over.
 
 The key index, which only queries read, takes many records at once: a single record would cost ten
 times as much. Queries and checkpoints call ``flush_deferred`` first, so the delay is invisible.
