@@ -40,7 +40,11 @@ PARTS = {
         "unit/broker/services/test_client_groups.py",
         "triomq.broker.services.groups",
     ),
-    "store": ("triomq.broker.store.store", "unit/broker/store/test_store.py", "triomq.broker.store"),
+    "store": (
+        "triomq.broker.store.store",
+        "unit/broker/store/test_store.py",
+        "triomq.broker.store",
+    ),
     "HA": (
         "triomq.broker.replication.master",
         "unit/broker/replication/test_links.py",
