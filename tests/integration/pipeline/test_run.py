@@ -110,7 +110,8 @@ def test_every_row_is_good_bad_or_kept_out(spark: Any, running: Cluster, tmp_pat
     # Later messages close the windows of the first ones.
     time.sleep(2.5)
     running.send("Orders", orders(range(400, 410)))
-    assert run(spark, file).queries["rows"].rows == 10
+    status = run(spark, file)
+    assert (status.cause, status.queries["rows"].rows) == ("", 10)
     totals = lake(spark, tmp_path, "totals")
     counted: dict[Any, list[int]] = collections.defaultdict(lambda: [0, 0])
     for row in lake(spark, tmp_path):

@@ -203,9 +203,10 @@ def test_available_now_continues_from_its_checkpoint_with_new_queues(
     spark: Any, running: Cluster, tmp_path: Path
 ) -> None:
     """Three runs of one query: new messages, then a topic with more queues on more brokers."""
-    running.create_topic("growing", 1, brokers=["broker-a"])
+    topic = tmp_path.name  # a second try, after a fault of Spark, has a topic of its own
+    running.create_topic(topic, 1, brokers=["broker-a"])
     options = {
-        "subscribe": "growing",
+        "subscribe": topic,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": "64",
         "groupId": "growing-group",
@@ -213,15 +214,13 @@ def test_available_now_continues_from_its_checkpoint_with_new_queues(
     sent: list[tuple[str, int, int]] = []
     for run in range(3):
         if run:
-            running.create_topic("growing", 2 * run - 1)
-        sent += running.send(
-            "growing", [b"run %d message %d" % (run, number) for number in range(100)]
-        )
+            running.create_topic(topic, 2 * run - 1)
+        sent += running.send(topic, [b"run %d message %d" % (run, number) for number in range(100)])
         events = run_available_now(spark, running, tmp_path, **options)
         assert len([event for event in events if event["numInputRows"]]) >= 2  # 64 per batch
         assert places(spark.read.parquet(str(tmp_path / "output")).collect()) == sorted(sent)
         assert (
-            running.lag("growing-group", "growing") == 0
+            running.lag("growing-group", topic) == 0
         )  # without another batch, and without a consumer
     assert {queue_id for _, queue_id, _ in sent} == {0, 1, 2}
     assert {broker for broker, _, _ in sent} == {"broker-a", "broker-b"}
