@@ -60,7 +60,9 @@ OVERDUE_SECONDS = 0.5
 """A request whose time is over by more is refused: its client does not wait any more."""
 BYTES_MAX = 256 * 1024
 MOVED = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
+"""The position is not in the queue: the pop goes on at the one that the store names."""
 PASSED = (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING)
+"""Nothing matched, or it is deleted: the pop goes on behind it."""
 INIT_MIN = 0
 VISITS_AT_ONCE = 512
 """Queues that a pop visits at once: a few milliseconds."""

@@ -51,7 +51,10 @@ class PopLog(Protocol):
         ...
 
     def when_durable(self, end: int, on_durable: OnDurable) -> None:
-        """Call ``on_durable`` then. Raises: FlushFailed. Checkpoint: never."""
+        """Call ``on_durable`` once ``durable_now`` is true.
+
+        Raises: FlushFailed. Checkpoint: never.
+        """
         ...
 
     @property

@@ -1,7 +1,9 @@
 """Pops: takes messages for a group, and takes acknowledgements; see docs/architecture/pop.md.
 
 What a pop takes is on its way before anybody else can take it: the check point is appended and the
-group's position moves in one step, without a checkpoint.
+group's position moves in one step, in which no other task runs. A position is first *ahead* (the
+disk lacks its check point), then *committed* (in the table of offsets), and *unsafe* if it was
+committed after ``SAFE_SECONDS`` though a slave lacks the check point.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ SAFE_SECONDS = 3.0
 slave is told before it has the check point: as a master it would leave out the messages.
 """
 COVERED = (POSITION_GROUP, TIMER_TOPIC, 0)
+"""Where the table of offsets has up to which timed message positions are committed."""
 TAKING_OVER = "the master is about to take over what its slaves have done: try again in a moment"
 NOT_ACTING = (
     "this broker is a slave that does not act for its master: ask the master, or set"
@@ -47,7 +50,7 @@ class Move(NamedTuple):
     """A position that waits for its records."""
 
     end: int
-    """Of the records that must be safe."""
+    """End of the records that must be safe."""
     made_at: float
     """By the steady clock, in seconds."""
     key: QueueKey
@@ -74,7 +77,9 @@ class Pops:
     """Why no client may pop now."""
     steady: Callable[[], float] = trio.current_time
     decided_to_ms: int = attrs.field(default=0, init=False)
-    """Check points that ended before are decided: a late acknowledgement of others still counts."""
+    """Check points that ended before this time are decided: a late acknowledgement of others still
+    counts.
+    """
     in_flight: PopsInFlight = attrs.field(factory=PopsInFlight, init=False)
     on_uncovered: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     """Called when a position waits for the disk."""

@@ -1,6 +1,6 @@
 """Timers: messages with a time of delivery, from the topic rmq_sys_wheel_timer into the wheel.
 
-``schedule`` turns a draft into one that waits. ``run_enqueue`` follows the topic and gives each
+``delay`` turns a draft into one that waits. ``run_enqueue`` follows the topic and gives each
 message a record and a slot; ``run_open`` reads the records of slots shortly before their second;
 ``run_save`` saves how far all this is. ``timer_delivery`` has the task that delivers. Source:
 store/…/timer/TimerMessageStore.java, broker/util/HookUtils.java.
