@@ -81,6 +81,7 @@ public class Peer {
         DefaultMQProducer producer = new DefaultMQProducer("java-producer", credentials());
         enterNamespace(producer);
         producer.setNamesrvAddr(nameServer);
+        producer.setSendMsgTimeout(10_000); // a JVM that warms up beside others takes more than 3 s
         producer.start();
         CountDownLatch pending = new CountDownLatch(mode.equals("async") ? count : 0);
         List<Message> batch = new java.util.ArrayList<>();

@@ -49,6 +49,7 @@ public class ProducerPeer {
         boolean large = mode.equals(mode.toUpperCase());
         DefaultMQProducer producer = new DefaultMQProducer("java-producer");
         producer.setNamesrvAddr(nameServer);
+        producer.setSendMsgTimeout(10_000); // a JVM that warms up beside others takes more than 3 s
         if (mode.equals("auto")) producer.getClass().getMethod("setAutoBatch", boolean.class).invoke(producer, true); // 5.x
         if (large) { // 5.x
             Class type = Class.forName("org.apache.rocketmq.common.compression.CompressionType");
