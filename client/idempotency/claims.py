@@ -9,7 +9,9 @@ removed it or not.
 from __future__ import annotations
 
 import hashlib
-from typing import Protocol, TypeVar
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
 
 import attrs
 
@@ -73,6 +75,25 @@ class TransactionalOnceStore(OnceStore, Protocol[C_co]):
 
     def begin(self, scope: str, key: str) -> Held[C_co] | Done | Busy:
         """Begin a transaction that marks the key, by one try. Raises: ``OnceStoreFailed``."""
+
+
+class ClosedByBlock(ABC):
+    """A store that a ``with`` block closes at its end."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections that are not in use; the next call opens one again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 def scope_of(message: MessageView) -> str:

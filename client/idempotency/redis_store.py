@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import attrs
 
@@ -14,6 +13,7 @@ from triomq.client.idempotency.claims import (
     LEASE_SECONDS,
     RETENTION_SECONDS,
     Busy,
+    ClosedByBlock,
     Done,
     Held,
     stored_key,
@@ -45,7 +45,7 @@ return 1
 """
 
 
-class RedisOnceStore:
+class RedisOnceStore(ClosedByBlock):
     """Claims and marks as keys of Redis, which removes them by itself; needs the extra ``redis``.
 
     Redis may forget the marks of its last second in a crash (``appendfsync everysec``), and more
@@ -107,17 +107,6 @@ class RedisOnceStore:
     def close(self) -> None:
         """Close the connections that are not in use; the next call opens one again."""
         self._redis.connection_pool.disconnect(inuse_connections=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _call(self, script: Callable[..., Any], name: str, *arguments: object) -> Any:
         try:

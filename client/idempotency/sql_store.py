@@ -16,17 +16,16 @@ import os
 import re
 import time
 import uuid
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import attrs
 
 from triomq.client.core.arguments import check_seconds, shown
 from triomq.client.core.errors import ClaimLost, OnceStoreFailed, SettingsError
-from triomq.client.idempotency.claims import Busy, Done, Held, stored_key
+from triomq.client.idempotency.claims import Busy, ClosedByBlock, Done, Held, stored_key
 
 R = TypeVar("R")
 
@@ -56,7 +55,7 @@ class DatabaseConnection(Protocol):
 C = TypeVar("C", bound=DatabaseConnection)
 
 
-class SqlOnceStore(ABC, Generic[C]):
+class SqlOnceStore(ClosedByBlock, Generic[C]):
     """Claims and marks in one table, which is created on first use.
 
     Connections are opened when they are needed, one for each thread that is at work, and kept.
@@ -159,17 +158,6 @@ class SqlOnceStore(ABC, Generic[C]):
         """Close the connections that are not in use; the next call opens one again."""
         while self._idle:
             self._idle.pop().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # What a database adds
 

@@ -232,13 +232,11 @@ class Registrations:
                 body = self.joined.heartbeat(client_id, part).encode()
                 try:
                     await self._told(place, new_request(RequestCode.HEART_BEAT, body=body))
-                except Refused as error:
-                    refused += part  # the other parts may be taken
-                    self.failures.failed(f"heartbeat to {address}", error)
                 except RemotingError as error:
                     refused += part
                     self.failures.failed(f"heartbeat to {address}", error)
-                    break
+                    if not isinstance(error, Refused):  # the other parts may be taken
+                        break
             else:
                 if not refused:
                     self.failures.worked(f"heartbeat to {address}")
@@ -255,11 +253,10 @@ class Registrations:
             header = UnregisterClientHeader(client_id, **{kind: group.name})
             try:
                 await self._told(place, new_request(RequestCode.UNREGISTER_CLIENT, header))
-            except Refused as error:
-                self.failures.failed(f"heartbeat to {place[1]}", error)
             except RemotingError as error:
                 self.failures.failed(f"heartbeat to {place[1]}", error)
-                return False
+                if not isinstance(error, Refused):
+                    return False
         return True
 
     async def _told(self, place: tuple[int, str], command: Command) -> None:

@@ -6,7 +6,10 @@ import datetime
 import types
 from abc import ABC, abstractmethod
 
+from triomq.client.core.errors import MessageInvalid
+from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
+from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.message import Message
 from triomq.remoting.protocol.message_properties import (
     RESERVED_PROPERTIES,
@@ -177,3 +180,11 @@ class MessageView(ABC):
     @abstractmethod
     def lost(self) -> bool:
         """Whether another consumer owns its queue and gets the message: settling has no effect."""
+
+
+def plain_message_body(stored: StoredMessage) -> bytes:
+    """Return a body as it was sent. Raises: ``MessageInvalid``."""
+    try:
+        return plain_body(stored.body, stored.sys_flag)
+    except ProtocolError as error:
+        raise MessageInvalid(f"message {stored.message_id} of {stored.topic}: {error}") from error

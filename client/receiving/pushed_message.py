@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from triomq.client.core.errors import MessageInvalid
-from triomq.client.receiving.message_view import MessageView
-from triomq.remoting.core.errors import ProtocolError
+from triomq.client.receiving.message_view import MessageView, plain_message_body
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.record import StoredMessage
 
 
@@ -26,10 +23,7 @@ class PushedMessage(MessageView):
 
     @property
     def body(self) -> bytes:
-        try:
-            return plain_body(self._record.body, self._record.sys_flag)
-        except ProtocolError as error:
-            raise MessageInvalid(f"message {self.message_id} of {self.topic}: {error}") from error
+        return plain_message_body(self._record)
 
     @property
     def group(self) -> str:

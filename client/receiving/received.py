@@ -10,12 +10,10 @@ import attrs
 import trio
 
 from triomq.client.core.arguments import check_retry_level, check_seconds
-from triomq.client.core.errors import AlreadySettled, MessageInvalid, NotRunning
-from triomq.client.receiving.message_view import MessageView
+from triomq.client.core.errors import AlreadySettled, NotRunning
+from triomq.client.receiving.message_view import MessageView, plain_message_body
 from triomq.client.receiving.replier import Replier
-from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.sys_flags import COMPRESSED
 
@@ -219,11 +217,3 @@ def _settled_before(message: ReceivedMessage) -> str:
         f"message {message.message_id} is settled already: call ack, retry or dead_letter once "
         "(messages of a PullConsumer are settled by commit)"
     )
-
-
-def plain_message_body(stored: StoredMessage) -> bytes:
-    """Return a body as it was sent. Raises: ``MessageInvalid``."""
-    try:
-        return plain_body(stored.body, stored.sys_flag)
-    except ProtocolError as error:
-        raise MessageInvalid(f"message {stored.message_id} of {stored.topic}: {error}") from error

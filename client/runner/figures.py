@@ -12,13 +12,11 @@ import trio
 from triomq.client.core.message_hooks import SendContext
 from triomq.client.receiving.membership import Membership
 from triomq.client.receiving.rates import TopicCounts
-from triomq.client.sdk.group_consumer import GroupConsumer
+from triomq.client.sdk.group_consumer import Consumer
 from triomq.client.sdk.producer import Producer
-from triomq.client.sdk.simple_consumer import SimpleConsumer
 from triomq.remoting.monitor.metrics import Family, Histogram, Sample, histogram
 
-AnyConsumer = GroupConsumer[Any] | SimpleConsumer
-AnyClient = AnyConsumer | Producer
+AnyClient = Consumer[Any] | Producer
 
 SEND_EDGES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """seconds"""
@@ -58,7 +56,7 @@ class ClientFigures:
     _sends: dict[int, SendFigures] = attrs.field(factory=dict, init=False)
 
     @property
-    def consumers(self) -> list[AnyConsumer]:
+    def consumers(self) -> list[Consumer[Any]]:
         return [each for each in self.clients if not isinstance(each, Producer)]
 
     async def refresh(self, series_max: int) -> None:

@@ -10,9 +10,8 @@ from triomq.client.core.arguments import check_count, shown
 from triomq.client.core.errors import SettingsError
 from triomq.client.core.lifetime import Lifetime
 from triomq.client.runner.figures import AnyClient, ClientFigures
-from triomq.client.sdk.group_consumer import GroupConsumer
+from triomq.client.sdk.group_consumer import Consumer
 from triomq.client.sdk.producer import Producer
-from triomq.client.sdk.simple_consumer import SimpleConsumer
 from triomq.remoting.monitor.http_server import monitoring
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 
@@ -39,7 +38,7 @@ class Probes(Lifetime):
         Raises: ``SettingsError``; the block raises ``OSError`` if the port is in use.
         """
         for client in clients:
-            if not isinstance(client, Producer | GroupConsumer | SimpleConsumer):
+            if not isinstance(client, Producer | Consumer):
                 raise SettingsError(
                     f"probes are for producers and consumers of triomq, not {shown(client)}"
                 )

@@ -77,6 +77,24 @@ class Consumer(Lifetime, Generic[M]):
         """This member's name on the brokers."""
         return self._running().session.client_id
 
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Consume further topics, or other tags; all members of the group should do the same.
+
+        Raises: ``SettingsError`` after ``assign``; ``SettingsError`` or ``SubscriptionInvalid`` for
+        a filter that a broker refuses, and then nothing changes.
+        """
+        membership = self._sharing_member()
+        added = make_subscriptions(subscriptions, self._subscriptions.values())
+        await check_filters(membership.session, self.group, added.values())
+        await membership.begin(added)
+        membership = self._sharing_member()  # the consumer may have stopped during the waits
+        self._subscriptions.update(added)
+        if not self._subscribed:
+            # Before anything can fail or be cancelled, so that a second call finds it running.
+            self._subscribed = True
+            membership.start_rebalancing()
+        await membership.join(added, again=True)
+
     def _open_session(self) -> AbstractAsyncContextManager[Session]:
         groups = JoinedGroups(consumer_group=self.group, consumer_data=self._describe)
         return open_session(self._namesrv, self.settings.client, groups)
@@ -119,6 +137,14 @@ class Consumer(Lifetime, Generic[M]):
         if self._membership is None:
             raise NotRunning("this consumer is not running: use it inside `async with`")
         return self._membership
+
+    def _sharing_member(self) -> M:
+        membership = self._member()
+        if membership.fetcher.assignments and not self._subscribed:
+            raise SettingsError(
+                "subscribe and assign exclude each other: use one consumer for each"
+            )
+        return membership
 
 
 class GroupConsumer(Consumer[M]):
@@ -168,24 +194,6 @@ class GroupConsumer(Consumer[M]):
             )
         await membership.wait_balanced()
 
-    async def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Consume further topics, or other tags; all members of the group should do the same.
-
-        Raises: ``SettingsError`` after ``assign``; ``SettingsError`` or ``SubscriptionInvalid`` for
-        a filter that a broker refuses, and then nothing changes.
-        """
-        membership = self._sharing_member()
-        added = make_subscriptions(subscriptions, self._subscriptions.values())
-        await check_filters(membership.session, self.group, added.values())
-        await membership.begin(added)
-        membership = self._sharing_member()  # the consumer may have stopped during the waits
-        self._subscriptions.update(added)
-        if not self._subscribed:
-            # Before anything can fail or be cancelled, so that a second call finds it running.
-            self._subscribed = True
-            membership.start_rebalancing()
-        await membership.join(added, again=True)
-
     async def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic: its queues go to the members that still subscribe to it.
 
@@ -209,11 +217,3 @@ class GroupConsumer(Consumer[M]):
     @abstractmethod
     def _next(self) -> Awaitable[ReceivedMessage]:
         """Return an awaitable of the next message. Raises: ``InboxClosed``, ``NotRunning``."""
-
-    def _sharing_member(self) -> M:
-        membership = self._member()
-        if membership.fetcher.assignments and not self._subscribed:
-            raise SettingsError(
-                "subscribe and assign exclude each other: use one consumer for each"
-            )
-        return membership

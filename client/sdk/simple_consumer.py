@@ -27,7 +27,7 @@ from triomq.client.receiving.pop.pop_membership import PopMembership, open_pop_m
 from triomq.client.receiving.pop.pop_requests import POP_MAX
 from triomq.client.receiving.pop.receiver import Receiver
 from triomq.client.receiving.received import ReceivedMessage
-from triomq.client.receiving.subscribing import Subscriptions, check_filters, make_subscriptions
+from triomq.client.receiving.subscribing import Subscriptions
 from triomq.client.sdk.broker_requests import BrokerRequests
 from triomq.client.sdk.group_consumer import Consumer
 
@@ -193,13 +193,7 @@ class SimpleConsumer(Consumer[PopMembership]):
         Raises: ``SettingsError`` or ``SubscriptionInvalid`` for a filter that a broker refuses, and
         then nothing changes; ``NoNameServer``.
         """
-        membership = self._member()
-        added = make_subscriptions(subscriptions, self._subscriptions.values())
-        await check_filters(membership.session, self.group, added.values())
-        await membership.begin(added)
-        self._member()  # the consumer may have stopped during the waits
-        self._subscriptions.update(added)
-        await membership.join(added, again=True)
+        await super().subscribe(subscriptions)
 
     async def unsubscribe(self, topic: str) -> None:
         """Receive no more messages of a topic; those received before may still be acked.

@@ -146,11 +146,7 @@ class PullConsumerBase(AsyncioLifetime[client.PullConsumer]):
 
         See ``triomq.PullConsumer.latest``.
         """
-
-        async def latest() -> dict[str, client.ReceivedMessage]:
-            return await self._target.latest(topic, keys_max=keys_max)
-
-        found = await call_in_loop(self._portal, latest)
+        found = await call_in_loop(self._portal, self._target.latest, topic, keys_max=keys_max)
         return {key: ReceivedMessage(message, self._portal) for key, message in found.items()}
 
     def watch_queues(self, topic: str) -> AsyncIterator[tuple[MessageQueue, ...]]:

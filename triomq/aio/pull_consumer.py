@@ -66,6 +66,10 @@ class PullConsumer(PullConsumerBase):
         """This member's name on the brokers."""
         return self._target.client_id
 
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Consume further topics, or other tags; all members of the group should do the same."""
+        await call_in_loop(self._portal, self._target.subscribe, subscriptions)
+
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that this consumer owns, sorted; a push consumer's retry queues included."""
@@ -74,10 +78,6 @@ class PullConsumer(PullConsumerBase):
     async def wait_assigned(self) -> None:
         """Wait until this member has its first share of the queues."""
         await call_in_loop(self._portal, self._target.wait_assigned)
-
-    async def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Consume further topics, or other tags; all members of the group should do the same."""
-        await call_in_loop(self._portal, self._target.subscribe, subscriptions)
 
     async def unsubscribe(self, topic: str) -> None:
         """Stop consuming a topic: its queues go to the members that still subscribe to it."""

@@ -59,6 +59,10 @@ class SimpleConsumer(SimpleConsumerBase):
         """This member's name on the brokers."""
         return self._target.client_id
 
+    async def subscribe(self, subscriptions: Subscriptions) -> None:
+        """Receive further topics, or other tags; all members of the group should do the same."""
+        await call_in_loop(self._portal, self._target.subscribe, subscriptions)
+
     @property
     def ordered(self) -> bool:
         """Whether each queue is consumed in its order."""
@@ -68,10 +72,6 @@ class SimpleConsumer(SimpleConsumerBase):
     def invisible(self) -> float:
         """Seconds for which a message is hidden if ``receive`` does not say otherwise."""
         return self._target.invisible
-
-    async def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Receive further topics, or other tags; all members of the group should do the same."""
-        await call_in_loop(self._portal, self._target.subscribe, subscriptions)
 
     async def unsubscribe(self, topic: str) -> None:
         """Receive no more messages of a topic; those received before may still be acked."""

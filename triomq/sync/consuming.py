@@ -167,11 +167,7 @@ class PullConsumerBase(BlockingLifetime[client.PullConsumer]):
 
         See ``triomq.PullConsumer.latest``.
         """
-
-        async def latest() -> dict[str, client.ReceivedMessage]:
-            return await self._target.latest(topic, keys_max=keys_max)
-
-        found = self._portal.call(timeout, latest)
+        found = self._portal.call(timeout, self._target.latest, topic, keys_max=keys_max)
         return {key: ReceivedMessage(message, self._portal) for key, message in found.items()}
 
     def watch_queues(self, topic: str) -> Iterator[tuple[MessageQueue, ...]]:

@@ -65,6 +65,10 @@ class PullConsumer(PullConsumerBase):
         """This member's name on the brokers."""
         return self._target.client_id
 
+    def subscribe(self, subscriptions: Subscriptions, *, timeout: float | None = None) -> None:
+        """Consume further topics, or other tags; all members of the group should do the same."""
+        self._portal.call(timeout, self._target.subscribe, subscriptions)
+
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that this consumer owns, sorted; a push consumer's retry queues included."""
@@ -73,10 +77,6 @@ class PullConsumer(PullConsumerBase):
     def wait_assigned(self, *, timeout: float | None = None) -> None:
         """Wait until this member has its first share of the queues."""
         self._portal.call(timeout, self._target.wait_assigned)
-
-    def subscribe(self, subscriptions: Subscriptions, *, timeout: float | None = None) -> None:
-        """Consume further topics, or other tags; all members of the group should do the same."""
-        self._portal.call(timeout, self._target.subscribe, subscriptions)
 
     def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
         """Stop consuming a topic: its queues go to the members that still subscribe to it."""

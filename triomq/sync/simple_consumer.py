@@ -58,6 +58,10 @@ class SimpleConsumer(SimpleConsumerBase):
         """This member's name on the brokers."""
         return self._target.client_id
 
+    def subscribe(self, subscriptions: Subscriptions, *, timeout: float | None = None) -> None:
+        """Receive further topics, or other tags; all members of the group should do the same."""
+        self._portal.call(timeout, self._target.subscribe, subscriptions)
+
     @property
     def ordered(self) -> bool:
         """Whether each queue is consumed in its order."""
@@ -67,10 +71,6 @@ class SimpleConsumer(SimpleConsumerBase):
     def invisible(self) -> float:
         """Seconds for which a message is hidden if ``receive`` does not say otherwise."""
         return self._target.invisible
-
-    def subscribe(self, subscriptions: Subscriptions, *, timeout: float | None = None) -> None:
-        """Receive further topics, or other tags; all members of the group should do the same."""
-        self._portal.call(timeout, self._target.subscribe, subscriptions)
 
     def unsubscribe(self, topic: str, *, timeout: float | None = None) -> None:
         """Receive no more messages of a topic; those received before may still be acked."""

@@ -11,7 +11,7 @@ import trio
 
 from triomq.client.core.back_off import until_reached
 from triomq.client.core.errors import AlreadySettled, MessageGone, MessageRefused, ReceiptExpired
-from triomq.client.receiving.message_view import MessageView
+from triomq.client.receiving.message_view import MessageView, plain_message_body
 from triomq.client.receiving.pop.durations import (
     DELIVERIES_MAX,
     Duration,
@@ -20,7 +20,6 @@ from triomq.client.receiving.pop.durations import (
 )
 from triomq.client.receiving.pop.lease_times import Lease
 from triomq.client.receiving.pop.pop_requests import PopRequests
-from triomq.client.receiving.received import plain_message_body
 from triomq.client.receiving.replier import Replier
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage
