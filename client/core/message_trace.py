@@ -30,6 +30,7 @@ from triomq.client.core.trace_records import (
 )
 from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.batch import decode_batch
+from triomq.remoting.protocol.headers.transaction import EndTransactionHeader
 from triomq.remoting.protocol.message_properties import (
     DELAY,
     KEYS,
@@ -177,21 +178,14 @@ class MessageTrace:
     # Transactions and timers
 
     def end_transaction(
-        self,
-        *,
-        topic: str,
-        message_id: str,
-        transaction_id: str,
-        state: str,
-        address: str,
-        properties: Mapping[str, str],
-        from_check: bool,
+        self, header: EndTransactionHeader, state: str, address: str, properties: Mapping[str, str]
     ) -> None:
         """Note that a broker was told how a transaction ended.
 
         ``state``: ``COMMITTED``, ``ROLLED_BACK`` or ``UNDECIDED``. ``address``: the broker's.
         ``properties``: those of the half message; tag, keys and region are taken from them.
         """
+        topic = header.topic or ""
         if self._is_trace(topic):
             return
         self._append(
@@ -201,13 +195,13 @@ class MessageTrace:
                     region=properties.get(MSG_REGION) or _DEFAULT_REGION,
                     group=self.group,
                     topic=topic,
-                    message_id=message_id,
+                    message_id=header.message_id,
                     tag=properties.get(TAGS),
                     keys=properties.get(KEYS),
                     store_host=address,
-                    transaction_id=transaction_id,
+                    transaction_id=header.transaction_id or "",
                     state=state,
-                    from_check=from_check,
+                    from_check=header.from_check,
                 )
             ]
         )

@@ -101,15 +101,7 @@ class TransactionEnds:
             return False
         self._failures.worked(f"ends of transactions at {broker}")
         if self.trace is not None:
-            self.trace.end_transaction(
-                topic=header.topic or "",
-                message_id=header.message_id,
-                transaction_id=header.transaction_id or "",
-                state=_STATES[header.verdict],
-                address=address,
-                properties=properties(),
-                from_check=header.from_check,
-            )
+            self.trace.end_transaction(header, _STATES[header.verdict], address, properties())
         return True
 
 
