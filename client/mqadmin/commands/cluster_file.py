@@ -37,7 +37,7 @@ from triomq.client.admin.errors import (
     GroupsOnline,
 )
 from triomq.client.core.errors import SettingsError
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, Table
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -284,18 +284,15 @@ def applied(found: Comparison, outcomes: Iterable[StepOutcome], *, at_end: int =
         for action in SIGNS
     }
     unchanged = found.plan.unchanged + at_end
-    table = Table(
-        ("Broker", "Kind", "Name", "Action", "Result"),
-        [
-            [
-                row["broker"],
-                row["kind"],
-                row["name"],
-                row["action"],
-                "done" if row["done"] else "failed",
-            ]
-            for row in rows
-        ],
+    table = table_of(
+        rows,
+        {
+            "Broker": "broker",
+            "Kind": "kind",
+            "Name": "name",
+            "Action": "action",
+            "Result": lambda row: "done" if row["done"] else "failed",
+        },
     )
     if rows:
         text = ", ".join(f"{count} {word}" for word, count in counts.items())

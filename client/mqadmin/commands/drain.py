@@ -23,7 +23,7 @@ from triomq.client.admin.errors import BrokerMissing
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.account_copy import names
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, Table, answered
+from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, answered, table_of
 from triomq.client.mqadmin.core.output import tell_progress
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
 
@@ -84,9 +84,7 @@ async def drain(admin: Admin, options: Values) -> Result:
         "groups": [{"group": one.group, "lag": one.lag, "queues": one.queues} for one in groups],
         "nameServers": dict(wiped.values),
     }
-    table = Table(
-        ("Group", ">Lag", ">Queues"), [[one.group, one.lag, one.queues] for one in groups]
-    )
+    table = table_of(document["groups"], {"Group": "group", ">Lag": "lag", ">Queues": "queues"})
     return Result(
         document=document,
         blocks=[*([table] if groups else []), verdict(broker.name, found)],

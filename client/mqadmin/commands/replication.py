@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import read_body
@@ -17,6 +18,7 @@ from triomq.client.mqadmin.core.command import (
     answered,
     ask_each,
     chosen_brokers,
+    table_of,
 )
 from triomq.remoting.protocol.bodies.cluster import HaStatus
 from triomq.remoting.protocol.codes import RequestCode
@@ -58,14 +60,14 @@ def ha_document(status: HaStatus) -> dict[str, Any]:
     }
 
 
-SLAVE_COLUMNS = (
-    "SlaveAddr",
-    ">SlaveAckOffset",
-    ">Diff",
-    ">TransferSpeed(KB/s)",
-    "Status",
-    ">TransferFromWhere",
-)
+SLAVE_COLUMNS: Mapping[str, str | Callable[[Mapping[str, Any]], object]] = {
+    "SlaveAddr": "slaveAddr",
+    ">SlaveAckOffset": "slaveAckOffset",
+    ">Diff": "diff",
+    ">TransferSpeed(KB/s)": lambda slave: f"{slave['transferredByteInSecond'] / 1024:.2f}",
+    "Status": lambda slave: "OK" if slave["inSync"] else "Fall Behind",
+    ">TransferFromWhere": "transferFromWhere",
+}
 
 
 def ha_blocks(address: str, known: dict[str, Any]) -> list[Table | str]:
@@ -81,22 +83,11 @@ def ha_blocks(address: str, known: dict[str, Any]) -> list[Table | str]:
                 f"#MasterFlushOffset\t{known['masterFlushOffset']}"
             )
         ]
-    rows = [
-        [
-            slave["slaveAddr"],
-            slave["slaveAckOffset"],
-            slave["diff"],
-            f"{slave['transferredByteInSecond'] / 1024:.2f}",
-            "OK" if slave["inSync"] else "Fall Behind",
-            slave["transferFromWhere"],
-        ]
-        for slave in known["slaves"]
-    ]
     head = (
         f"#MasterAddr\t{address}\n#MasterCommitLogMaxOffset\t{known['masterCommitLogMaxOffset']}\n"
         f"#SlaveNum\t{known['slaveNum']}\n#InSyncSlaveNum\t{known['inSyncSlaveNum']}"
     )
-    return [head, Table(SLAVE_COLUMNS, rows)]
+    return [head, table_of(known["slaves"], SLAVE_COLUMNS)]
 
 
 async def ha_status(admin: Admin, options: Values) -> Result:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 SEND_GROUP = "TOOLS_PRODUCER"
+SENT_COLUMNS = {"Broker Name": "brokerName", ">QID": "queueId", "Send Result": "sendResult"}
 
 
 async def send_message(admin: Admin, options: Values) -> Result:
@@ -49,19 +50,17 @@ async def send_message(admin: Admin, options: Values) -> Result:
             keys=keys,
             queue=queue,
         )
-    result = send_result(receipt)
     document = {
         "topic": topic,
         "brokerName": receipt.queue.broker_name,
         "queueId": receipt.queue.queue_id,
         "queueOffset": receipt.queue_offset,
-        "sendResult": result,
+        "sendResult": send_result(receipt),
         "msgId": receipt.message_id,
         "offsetMsgId": receipt.offset_message_id,
     }
-    columns = ("Broker Name", ">QID", "Send Result", "MsgId")
-    row = [receipt.queue.broker_name, receipt.queue.queue_id, result, receipt.message_id]
-    return Result(document=document, blocks=[Table(columns, [row])])
+    columns = {**SENT_COLUMNS, "MsgId": "msgId"}
+    return Result(document=document, blocks=[table_of([document], columns)])
 
 
 PROBE_GROUP = "TOOLS_PROBE"
@@ -146,10 +145,7 @@ async def check_send_rt(admin: Admin, options: Values) -> Result:
     async with tools_producer(admin, options, PROBE_GROUP, repeat=False) as producer:
         sends = await probe_in_turn(producer, queues, amount, body, options.number("timeout"))
     average = mean_rt(sends)
-    table = table_of(
-        sends,
-        {"Broker Name": "brokerName", ">QID": "queueId", "Send Result": "sendResult", ">RT": "rt"},
-    )
+    table = table_of(sends, {**SENT_COLUMNS, ">RT": "rt"})
     line = "Avg RT: " + ("N/A" if average is None else f"{average:.2f}")
     failures = {send["brokerName"]: send["error"] for send in sends if send["error"] is not None}
     asked = len({queue.broker_name for queue in queues})

@@ -72,10 +72,10 @@ async def topic_list(admin: Admin, options: Values) -> Result:
     answers: Answers[list[dict[str, str | None]]] = await admin.for_each(wanted, rows_of)
     flat = [row for topic in wanted for row in answers.values.get(topic, [])]
     failures = {**answers.reasons(), **silent}  # a broker has a topic of its own name
-    rows = [list(row.values()) for row in flat]
+    columns = {"Cluster Name": "clusterName", "Topic": "topic", "Consumer Group": "consumerGroup"}
     return Result(
         document={"topics": flat},
-        blocks=[Table(("Cluster Name", "Topic", "Consumer Group"), rows)],
+        blocks=[table_of(flat, columns)],
         failures=failures,
         asked=answers.asked + len(silent),
     )
@@ -262,18 +262,15 @@ async def allocate(admin: Admin, options: Values) -> Result:
         ]
         for name, share in shares.items()
     }
-    rows = [
-        [name, queue.broker_name, queue.queue_id]
-        for name, share in shares.items()
-        for queue in share
-    ]
+    rows = [{"member": name, **row} for name, share in document.items() for row in share]
+    columns = {"Member": "member", "Broker Name": "brokerName", ">QID": "queueId"}
     idle = [name for name, share in shares.items() if not share]
     notes = (
         [f"{', '.join(idle)} would get no queue: topic {topic} has {len(queues)}"] if idle else []
     )
     return Result(
         document={"topic": topic, "result": document},
-        blocks=[Table(("Member", "Broker Name", ">QID"), rows)],
+        blocks=[table_of(rows, columns)],
         notes=notes,
     )
 
