@@ -220,7 +220,7 @@ async def test_sigusr1_logs_what_each_task_waits_for(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, errors = await trio.to_thread.run_sync(process.communicate)
         assert process.returncode == 0
-    dump = re.findall(r"WARNING triomq\.remoting\.process: task +(\S+) (.*)", errors)
+    dump = re.findall(r"WARNING triomq\.remoting\.core\.process: task +(\S+) (.*)", errors)
     waits = dict(dump)
     assert re.search(r"\bboss\.py:\d+ in run$", waits["boss"])
     assert {"selector-0", "pool-default-0"} <= set(waits), waits
