@@ -11,7 +11,6 @@ Source: client/…/consumer/store/LocalFileOffsetStore.java, OffsetSerializeWrap
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -30,8 +29,6 @@ from triomq.remoting.core.atomic_file import DamagedFile, read_file, replace_fil
 from triomq.remoting.core.file_lock import try_lock
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_FOLDER = ".rocketmq_offsets"
 """The folder of the offset files in the home directory."""

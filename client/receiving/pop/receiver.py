@@ -9,7 +9,6 @@ An orderly group's blocked queues ring all the time, so its receives wait in pop
 
 from __future__ import annotations
 
-import logging
 
 import attrs
 import trio
@@ -18,8 +17,6 @@ from triomq.client.core.errors import NotRunning, RouteNotFound, TrioMQError
 from triomq.client.receiving.pop.pop_calls import Popped
 from triomq.client.receiving.pop.pop_sources import PopSources
 from triomq.client.receiving.pop.source_turns import PopSource, SourceTurns
-
-logger = logging.getLogger(__name__)
 
 WATCH_SECONDS = 5.0
 """Time of a request that watches a source. A ring that comes after the receive has ended may have
