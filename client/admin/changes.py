@@ -16,6 +16,7 @@ from trio import lowlevel
 
 from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.documents import group_document, topic_document
+from triomq.client.admin.group_resets import END_OF_QUEUE
 from triomq.client.admin.topics import altered
 from triomq.client.core.errors import BrokerError, GroupNotFound, RequestNotSupported, TopicNotFound
 from triomq.remoting.core.properties_file import parse_properties
@@ -58,8 +59,6 @@ if TYPE_CHECKING:
 
 Object = Mapping[str, Any]
 H = TypeVar("H")
-END_OF_QUEUE = -1
-"""the timestamp of a reset to the end of each queue"""
 SECRET_WORDS = ("password", "secret", "credential")
 """parts of the names of values that are not shown"""
 HIDDEN = "(hidden)"

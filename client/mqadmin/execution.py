@@ -24,7 +24,7 @@ from triomq.client.mqadmin.command_line import Call, complaint
 from triomq.client.mqadmin.confirmation import confirm, dry_run, must_ask
 from triomq.client.mqadmin.core.command import Result
 from triomq.client.mqadmin.core.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
-from triomq.client.mqadmin.core.output import print_result, show_progress_on
+from triomq.client.mqadmin.core.output import line_printer, print_result, show_progress_on
 from triomq.remoting.core.interrupt import interrupted
 from triomq.remoting.core.printable import printable
 
@@ -88,9 +88,6 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     }
     namesrv = values.maybe_text("namesrvAddr")
     if command.follow is not None:
-        # Only for these: start-up time.
-        from triomq.client.mqadmin.core.output import line_printer
-
         async with Admin(namesrv, **access) as admin:
             return await command.follow(admin, values, line_printer(values, stdout, stderr))
     assert command.run is not None

@@ -9,7 +9,7 @@ import trio
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.doctor.group_checks import GroupFacts, OffsetSample
-from triomq.client.admin.explain.group_readings import group_configs
+from triomq.client.admin.explain.group_readings import group_configs, offsets_of
 from triomq.client.admin.known_groups import connections_of, unknown_group
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import RouteNotFound, TrioMQError
@@ -84,14 +84,7 @@ async def _sample(admin: Admin, group: str, silent: dict[str, str]) -> OffsetSam
     stats = await admin.consume_stats(group)
     for broker, reason in stats.reasons().items():
         silent.setdefault(broker, reason)
-    return OffsetSample(
-        at=trio.current_time(),
-        offsets={
-            queue: offset
-            for table in stats.values.values()
-            for queue, offset in table.offset_table.items()
-        },
-    )
+    return OffsetSample(at=trio.current_time(), offsets=offsets_of(stats))
 
 
 async def _running(admin: Admin, address: str, group: str, client_id: str) -> ConsumerRunning:

@@ -111,7 +111,7 @@ async def group_readings(
             for name, data in connection.subscriptions.items()
         }
         subscription = subscriptions.get(topic)
-        offsets = _offsets(stats)
+        offsets = offsets_of(stats)
         known = offsets.get(copy.queue)
         waits = known is None or known.consumer_offset <= message.queue_offset
         return GroupReading(
@@ -143,7 +143,8 @@ async def group_readings(
     return [readings.values[group] for group in groups if group in readings.values], failures
 
 
-def _offsets(stats: Answers[ConsumeStats]) -> dict[MessageQueue, ConsumeOffset]:
+def offsets_of(stats: Answers[ConsumeStats]) -> dict[MessageQueue, ConsumeOffset]:
+    """Return the offsets of a group at the brokers that answered."""
     return {
         queue: offset
         for table in stats.values.values()

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers, all_of, problem_lines, read_body
 from triomq.client.admin.documents import running_document
-from triomq.client.admin.group_resets import reset
+from triomq.client.admin.group_resets import END_OF_QUEUE, reset
 from triomq.client.admin.times import now_ms
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.paging import page_of
@@ -27,7 +27,6 @@ from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
 from triomq.remoting.protocol.headers.topic import DeleteGroupHeader
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 
-END_OF_QUEUE = -1
 KINDS = ("normal", "all")
 TARGETS = ("earliest", "latest", "time", "shift")
 SHIFT_MAX = 1_000_000_000
