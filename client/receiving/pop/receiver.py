@@ -9,7 +9,6 @@ An orderly group's blocked queues ring all the time, so its receives wait in pop
 
 from __future__ import annotations
 
-
 import attrs
 import trio
 
