@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import attrs
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -31,13 +32,20 @@ class BodyReader(Protocol):
         """Return the fields of a body. Raises: BadBody."""
 
 
-def decode_bodies(frame: DataFrame, schema: StructType, reader: BodyReader) -> DataFrame:
-    """Return the frame with the columns of the schema, and ``mq_reason``."""
-    fields = [StructField(field.name, field.dataType) for field in schema.fields]
-    answer = StructType([*fields, StructField(REASON, StringType())])
-    decode = arrow_udf(batch_function(reader, answer), answer)  # type: ignore[call-overload]
-    parts = {name: sf.col(ANSWER).getField(name) for name in answer.fieldNames()}
-    return frame.withColumn(ANSWER, decode(sf.col(VALUE))).withColumns(parts).drop(ANSWER)
+@attrs.frozen
+class BodyDecoder:
+    """Takes the bodies that a reader can read."""
+
+    schema: StructType
+    reader: BodyReader
+
+    def decode(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with the columns of the schema, and ``mq_reason``."""
+        fields = [StructField(field.name, field.dataType) for field in self.schema.fields]
+        answer = StructType([*fields, StructField(REASON, StringType())])
+        decode = arrow_udf(batch_function(self.reader, answer), answer)  # type: ignore[call-overload]
+        parts = {name: sf.col(ANSWER).getField(name) for name in answer.fieldNames()}
+        return frame.withColumn(ANSWER, decode(sf.col(VALUE))).withColumns(parts).drop(ANSWER)
 
 
 def batch_function(reader: BodyReader, answer: StructType) -> Callable[[pa.Array], pa.Array]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import attrs
 import fastavro
-from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -34,7 +33,7 @@ from pyspark.sql.types import (
 
 from triomq.client.pipeline.core.errors import SchemaError
 from triomq.client.pipeline.core.schema_file import check_names, file_bytes
-from triomq.client.pipeline.decoders.arrow_bodies import BadBody, decode_bodies
+from triomq.client.pipeline.decoders.arrow_bodies import BadBody, BodyDecoder
 from triomq.client.pipeline.decoders.framing import unframed
 
 DEPTH_MAX = 50
@@ -60,21 +59,7 @@ LOGICAL: dict[tuple[str, str], DataType] = {
 WIDER = (({"int", "long"}, "long"), ({"float", "double"}, "double"))
 
 
-@attrs.frozen
-class AvroDecoder:
-    """Takes bodies that are exactly one record of the schema."""
-
-    schema: StructType
-    avro: str
-    """the schema of Avro, as JSON"""
-    framing: str
-
-    def decode(self, frame: DataFrame) -> DataFrame:
-        """Return the frame with the fields of the records as columns."""
-        return decode_bodies(frame, self.schema, AvroReader(self.avro, self.framing))
-
-
-def open_avro(path: str, framing: str) -> AvroDecoder:
+def open_avro(path: str, framing: str) -> BodyDecoder:
     """Return the decoder of a schema file. Raises: SchemaError."""
     content = file_bytes(path)
     try:
@@ -94,7 +79,7 @@ def open_avro(path: str, framing: str) -> AvroDecoder:
         raise SchemaError(path, "a type contains itself", "flatten the schema") from None
     assert isinstance(kind, StructType)
     check_names(path, kind.fieldNames())
-    return AvroDecoder(kind, text, framing)
+    return BodyDecoder(kind, AvroReader(text, framing))
 
 
 def known_logical(avro: Any) -> Any:
@@ -211,9 +196,10 @@ def primitive(name: str) -> DataType:
 
 @attrs.define
 class AvroReader:
-    """Reads one body by a schema."""
+    """Reads bodies that are exactly one record of the schema."""
 
     avro: str
+    """the schema, as JSON"""
     framing: str
     _parsed: Any = attrs.field(default=None, init=False)
 

@@ -15,7 +15,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
-from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -35,7 +34,7 @@ from pyspark.sql.types import (
 
 from triomq.client.pipeline.core.errors import SchemaError
 from triomq.client.pipeline.core.schema_file import check_names, file_bytes
-from triomq.client.pipeline.decoders.arrow_bodies import BadBody, decode_bodies
+from triomq.client.pipeline.decoders.arrow_bodies import BadBody, BodyDecoder
 from triomq.client.pipeline.decoders.framing import unframed
 
 DEPTH_MAX = 50
@@ -62,22 +61,7 @@ SCALARS: dict[int, DataType] = {
 }
 
 
-@attrs.frozen
-class ProtobufDecoder:
-    """Takes bodies that are one message; fields that the descriptor lacks are ignored."""
-
-    schema: StructType
-    descriptors: bytes
-    message: str
-    framing: str
-
-    def decode(self, frame: DataFrame) -> DataFrame:
-        """Return the frame with the fields of the messages as columns."""
-        reader = ProtobufReader(self.descriptors, self.message, self.framing)
-        return decode_bodies(frame, self.schema, reader)
-
-
-def open_protobuf(path: str, message: str, framing: str) -> ProtobufDecoder:
+def open_protobuf(path: str, message: str, framing: str) -> BodyDecoder:
     """Return the decoder of a descriptor set's message. Raises: SchemaError."""
     data = file_bytes(path)
     try:
@@ -91,7 +75,7 @@ def open_protobuf(path: str, message: str, framing: str) -> ProtobufDecoder:
         raise SchemaError(path, f"there is no message {message!r}", fix) from None
     schema = struct_of(descriptor, path, 0)
     check_names(path, schema.fieldNames())
-    return ProtobufDecoder(schema, data, message, framing)
+    return BodyDecoder(schema, ProtobufReader(data, message, framing))
 
 
 def find_message(data: bytes, message: str) -> Descriptor:
@@ -159,7 +143,7 @@ def is_map(field: FieldDescriptor) -> bool:
 
 @attrs.define
 class ProtobufReader:
-    """Reads one body by a descriptor."""
+    """Reads bodies that are one message; fields that the descriptor lacks are ignored."""
 
     descriptors: bytes
     name: str

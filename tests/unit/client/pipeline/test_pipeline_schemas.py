@@ -34,10 +34,10 @@ from pyspark.sql.types import (
 from triomq.client.pipeline.core.errors import ReadRefused, SchemaError
 from triomq.client.pipeline.core.schema_file import read_schema, write_schema
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody, batch_function
-from triomq.client.pipeline.decoders.avro import AvroReader, open_avro
+from triomq.client.pipeline.decoders.avro import open_avro
 from triomq.client.pipeline.decoders.framing import unframed
 from triomq.client.pipeline.decoders.json import missing
-from triomq.client.pipeline.decoders.protobuf import ProtobufReader, find_message, open_protobuf
+from triomq.client.pipeline.decoders.protobuf import find_message, open_protobuf
 from triomq.client.pipeline.infer import infer_bodies, newest_ranges
 from triomq.client.spark.offsets import Queue
 
@@ -258,8 +258,8 @@ def test_avro_has_spark_s_types_and_values(tmp_path: Path) -> None:
     )
     assert not decoder.schema["id"].nullable
     assert decoder.schema["day"].nullable
-    reader = pickle.loads(pickle.dumps(AvroReader(decoder.avro, "plain")))
-    body = avro_body(ORDER, decoder.avro)
+    reader = pickle.loads(pickle.dumps(decoder.reader))
+    body = avro_body(ORDER, reader.avro)
     assert reader.read(body) == ORDER
     for cut in range(len(body)):
         with pytest.raises(BadBody):
@@ -407,7 +407,7 @@ def test_protobuf_has_spark_s_types_and_values(tmp_path: Path) -> None:
         "struct<id:bigint,big:decimal(20,0),colour:string,at:timestamp,any:string,wrapped:string,"
         "names:array<string>,tags:map<string,bigint>,raw:binary,note:string>"
     )
-    reader = pickle.loads(pickle.dumps(ProtobufReader(decoder.descriptors, "shop.Order", "plain")))
+    reader = pickle.loads(pickle.dumps(decoder.reader))
     found = reader.read(protobuf_body(VALUES))
     assert found == {
         "id": 7,
