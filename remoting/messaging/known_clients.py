@@ -7,7 +7,6 @@ signatures are verified, may change it. Calls from elsewhere are served, but cha
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -42,8 +41,6 @@ from triomq.remoting.protocol.bodies.heartbeat import (
 from triomq.remoting.protocol.codes import LanguageCode
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.signing import ACCESS_KEY
-
-logger = logging.getLogger(__name__)
 
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"

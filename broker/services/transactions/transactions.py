@@ -9,7 +9,6 @@ broker/transaction/queue/TransactionalMessageServiceImpl.java.
 from __future__ import annotations
 
 import logging
-import struct
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 LOAD_MESSAGES = 1_000
 LOAD_BYTES = 1024 * 1024
-_I8 = struct.Struct(">q")
 FINISH_EDGES_SECONDS = (5, 60, 600, 3_600, 12 * 3_600, 86_400)
 RETRY_SECONDS = 5.0
 """Pause before a half that could not be read or copied is tried again."""

@@ -5,7 +5,6 @@ A queue gets its files when its first message is copied, and loses them with the
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,8 +22,6 @@ from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.queues.table import QueueTable
 from triomq.remoting.protocol.record import StoredMessage
-
-logger = logging.getLogger(__name__)
 
 THREADS_MAX = 4
 """Threads that read and write copies at the same time; a queue has one at most."""

@@ -6,8 +6,6 @@ from hashlib import md5
 
 import attrs
 
-DIGEST_BYTES = 16
-
 
 def key_digest(key: str) -> bytes:
     """Return what stands for a key in the table: keys may be long, and there may be many.
