@@ -16,6 +16,7 @@ FOLDERS = (
     "client/pipeline",
     "client/spark",
     "remoting/client",
+    "remoting/core",
     "remoting/protocol",
     "remoting/tls",
 )
