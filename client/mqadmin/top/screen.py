@@ -175,6 +175,8 @@ class TopApp(App[None]):
         if self._source.crash is not None:
             self.exit(return_code=1)
             return
+        if not self.query("#headline"):
+            return  # the view ends, and has no parts any more
         if self._source.frame is not self._drawn:
             self.redraw()
         self._draw_lines()

@@ -267,8 +267,10 @@ async def test_a_slow_reader_makes_the_handler_wait() -> None:
     ):
         call = channel.unary_stream(REPEAT)(b"1000 100000", timeout=60)
         assert len(await in_thread(next, call)) == 100_008
-        await trio.sleep(0.3)
-        stopped = len(sent)
-        assert stopped < 500
+        stopped = -1
+        while stopped < len(sent):
+            stopped = len(sent)
+            await trio.sleep(0.3)
+        assert stopped < 1000, "it waits before it has sent all"
         rest = await in_thread(lambda: sum(1 for _ in call))
         assert (rest, len(sent)) == (999, 1000)
