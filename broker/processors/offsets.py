@@ -61,17 +61,12 @@ class GroupOffsetRequests:
             remark = "Not found, do not set to zero, maybe this group boot first"
             return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark, ext=EMPTY_EXT)
         low = self.store.min_offset(header.topic, header.queue_id)
-        if low <= 0 and self._begins_in_memory(header):
+        if low <= 0 and self.store.begins_near(header.topic, header.queue_id):
             return Response(header=OffsetResponseHeader(0))
         if low > 0 and low >= self.store.max_offset(header.topic, header.queue_id):
             return Response(header=OffsetResponseHeader(low))
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark, ext=EMPTY_EXT)
-
-    def _begins_in_memory(self, header: QueryConsumerOffsetHeader) -> bool:
-        """Return whether the queue's first message counts as in memory, or the queue is empty."""
-        first = self.store.get(header.topic, header.queue_id, 0, messages_max=1, bytes_max=0)
-        return first is not None and not first.far_behind
 
     def update(self, request: Request) -> Response:
         """Store the offset of a group, even if it is smaller than before.

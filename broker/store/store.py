@@ -249,6 +249,19 @@ class MessageStore:
         except Cold:
             return None
 
+    def begins_near(self, topic: str, queue_id: int) -> bool:
+        """Return whether the first message of a queue, if there is one, is no farther behind the
+        log's end than ``memory_bytes_max``: Java counts such a message as in memory.
+
+        The distance decides, not what the page cache can give at this moment.
+
+        Raises: StoreIoError.
+        """
+        if self.log.first_offset >= self.log.appended.value - self.reader.memory_bytes_max:
+            return True
+        first = self.get(topic, queue_id, 0, messages_max=1, bytes_max=0)
+        return first is not None and not first.far_behind
+
     async def get_cold(
         self,
         topic: str,

@@ -290,7 +290,10 @@ class PopMessages:
             self._locked.discard(key)
 
     def _begin(self, header: PopMessageHeader, visit: Visit, key: QueueKey, pops: Pops) -> int:
-        """Return the offset at which a queue is read; a group's first one is committed."""
+        """Return the offset at which a queue is read; a group's first one is committed.
+
+        Source: PopMessageProcessor.java#getInitOffset.
+        """
         pops.offsets.take_reset(*key)  # `Pops.moved` has set the position; a pop needs no notice
         position = pops.position(key)
         if position is None:
@@ -300,19 +303,15 @@ class PopMessages:
             if (
                 visit.kind == NORMAL
                 and header.init_mode != INIT_MIN
-                and not (low == 0 and pops.settings.begins_at_young_start and self._is_young(visit))
+                and not (
+                    low == 0
+                    and pops.settings.begins_at_young_start
+                    and self.store.begins_near(visit.topic, visit.queue_id)
+                )
             ):
                 position = max(low, self.store.max_offset(visit.topic, visit.queue_id) - 1)
             pops.reset(key, position)
         return position
-
-    def _is_young(self, visit: Visit) -> bool:
-        """Return whether the first message of a queue counts as in memory.
-
-        Source: PopMessageProcessor.java#getInitOffset.
-        """
-        first = self.store.get(visit.topic, visit.queue_id, 0, messages_max=1, bytes_max=0)
-        return first is not None and not first.far_behind
 
     def _use(
         self, work: PopWork, visit: Visit, key: QueueKey, pops: Pops, found: GetResult
