@@ -1,8 +1,8 @@
 """Users and rules: AUTH_CREATE_USER (3001) to AUTH_LIST_ACL (3010).
 
-A change is on the disk before it is answered. Where authentication is off, all are refused: whoever
-reaches the broker could create a super user for the day when it is switched on. Source:
-broker/processor/AdminBrokerProcessor.java.
+The broker answers a change when the change is on its disk. It refuses all changes while
+authentication is off: otherwise anybody could create a super user now, and use it later, when
+authentication is on. Source: broker/processor/AdminBrokerProcessor.java.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class GroupOffsetRequests:
     offsets: ConsumerOffsets
     delayed: DelayedMessages
 
-    def query(self, request: Request) -> Response:
+    async def query(self, request: Request) -> Response:
         """Return the offset at which a group goes on in a queue.
 
         A group that never committed begins at 0 while the queue still has its first message and
@@ -52,6 +52,8 @@ class GroupOffsetRequests:
         the end: its client would choose that offset too, but would skip a message that is stored
         before the client's next request. Otherwise the answer is QUERY_NOT_FOUND (22), and the
         client decides.
+
+        Checkpoint: maybe, if the disk must be read.
         """
         header: QueryConsumerOffsetHeader = request.header
         offset = self.offsets.committed_offset(header.consumer_group, header.topic, header.queue_id)
@@ -61,8 +63,12 @@ class GroupOffsetRequests:
             remark = "Not found, do not set to zero, maybe this group boot first"
             return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark, ext=EMPTY_EXT)
         low = self.store.min_offset(header.topic, header.queue_id)
-        if low <= 0 and self.store.begins_near(header.topic, header.queue_id):
-            return Response(header=OffsetResponseHeader(0))
+        if low <= 0:
+            near = self.store.begins_near(header.topic, header.queue_id)
+            if near is None:
+                near = await self.store.begins_near_cold(header.topic, header.queue_id)
+            if near:
+                return Response(header=OffsetResponseHeader(0))
         if low > 0 and low >= self.store.max_offset(header.topic, header.queue_id):
             return Response(header=OffsetResponseHeader(low))
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"

@@ -249,18 +249,26 @@ class MessageStore:
         except Cold:
             return None
 
-    def begins_near(self, topic: str, queue_id: int) -> bool:
-        """Return whether the first message of a queue, if there is one, is no farther behind the
-        log's end than ``memory_bytes_max``: Java counts such a message as in memory.
+    def begins_near(self, topic: str, queue_id: int) -> bool | None:
+        """Return whether a queue is empty, or its first message is near the log's end.
 
-        The distance decides, not what the page cache can give at this moment.
+        Near is at most ``memory_bytes_max``: Java counts such a message as in memory. None: the
+        entry of the message cannot be read at this moment; use ``begins_near_cold``.
 
-        Raises: StoreIoError.
+        Raises: StoreIoError. Checkpoint: never.
         """
         if self.log.first_offset >= self.log.appended.value - self.reader.memory_bytes_max:
             return True
         first = self.get(topic, queue_id, 0, messages_max=1, bytes_max=0)
-        return first is not None and not first.far_behind
+        return None if first is None else not first.far_behind
+
+    async def begins_near_cold(self, topic: str, queue_id: int) -> bool:
+        """Return the same, waiting for the disk in a thread.
+
+        Raises: StoreIoError. Checkpoint: always.
+        """
+        first = await self.get_cold(topic, queue_id, 0, messages_max=1, bytes_max=0)
+        return not first.far_behind
 
     async def get_cold(
         self,

@@ -213,6 +213,8 @@ class PopMessages:
         """Take messages of a queue; return False if the disk must be read."""
         for _ in range(2):
             offset = self._begin(work.header, visit, key, pops)
+            if offset is None:
+                return False
             if work.wanted is not None:
                 found = get_filtered(
                     partial(self._get, visit, None),
@@ -268,10 +270,15 @@ class PopMessages:
         self, deferred: Deferred, work: PopWork, visit: Visit, key: QueueKey, pops: Pops
     ) -> None:
         try:
+            offset = self._begin(work.header, visit, key, pops)
+            if offset is None:
+                near = await self.store.begins_near_cold(visit.topic, visit.queue_id)
+                offset = self._begin(work.header, visit, key, pops, near=near)
+            assert offset is not None
             found = await self.store.get_cold(
                 visit.topic,
                 visit.queue_id,
-                self._begin(work.header, visit, key, pops),
+                offset,
                 messages_max=work.header.message_count_max,
                 bytes_max=BYTES_MAX,
                 tag_codes=work.tag_codes,
@@ -289,8 +296,19 @@ class PopMessages:
         finally:
             self._locked.discard(key)
 
-    def _begin(self, header: PopMessageHeader, visit: Visit, key: QueueKey, pops: Pops) -> int:
+    def _begin(
+        self,
+        header: PopMessageHeader,
+        visit: Visit,
+        key: QueueKey,
+        pops: Pops,
+        *,
+        near: bool | None = None,
+    ) -> int | None:
         """Return the offset at which a queue is read; a group's first one is committed.
+
+        *near*: what ``begins_near`` answers, if it is known. None is returned if it must be known
+        and the disk must be read for it.
 
         Source: PopMessageProcessor.java#getInitOffset.
         """
@@ -298,18 +316,16 @@ class PopMessages:
         position = pops.position(key)
         if position is None:
             pops.offsets.require_room(*key)
-            low = self.store.min_offset(visit.topic, visit.queue_id)
-            position = low
-            if (
-                visit.kind == NORMAL
-                and header.init_mode != INIT_MIN
-                and not (
-                    low == 0
-                    and pops.settings.begins_at_young_start
-                    and self.store.begins_near(visit.topic, visit.queue_id)
-                )
-            ):
-                position = max(low, self.store.max_offset(visit.topic, visit.queue_id) - 1)
+            position = low = self.store.min_offset(visit.topic, visit.queue_id)
+            if visit.kind == NORMAL and header.init_mode != INIT_MIN:
+                if low > 0 or not pops.settings.begins_at_young_start:
+                    near = False
+                elif near is None:
+                    near = self.store.begins_near(visit.topic, visit.queue_id)
+                if near is None:
+                    return None
+                if not near:
+                    position = max(low, self.store.max_offset(visit.topic, visit.queue_id) - 1)
             pops.reset(key, position)
         return position
 
