@@ -284,8 +284,9 @@ class Recovery:
             self.key_index.position -= 1  # index the last record again, as in `drop_after`
         for queue in self.queues.queues.values():
             queue.find_end_by_scan()
-        if all(queue.batched for queue in self.queues.queues.values()):  # or there is no queue
-            # The times of the checkpoint say nothing about missing queues.
+        if all(queue.batched for queue in self.queues.queues.values()):
+            # Also true if there are no queues. The times of the checkpoint do not cover queues that
+            # are missing.
             return segments[0].base
         for segment in reversed(segments):
             found = self._record_at(segment.base)

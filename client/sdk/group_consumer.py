@@ -189,8 +189,8 @@ class GroupConsumer(Consumer[M]):
         membership = self._member()
         if not self._subscribed:
             raise SettingsError(
-                "nothing is subscribed, so there is no share to wait for: call `subscribe` first;"
-                " queues of `assign` are there at once"
+                "nothing is subscribed, so this consumer gets no queues: call `subscribe` first;"
+                " queues that you gave to `assign` need no wait"
             )
         await membership.wait_balanced()
 

@@ -96,7 +96,7 @@ class SourceOptions:
     """approximate stored bytes per micro-batch: messages × their mean size, sampled where the batch
     begins; with maxOffsetsPerTrigger the smaller batch wins"""
     min_offsets_per_trigger: int | None = option("minOffsetsPerTrigger", integer(1), batch=False)
-    """wait until there are about so many messages, at most for `maxTriggerDelay`"""
+    """start a batch when about this many messages wait, or after `maxTriggerDelay`"""
     max_trigger_delay_ms: int = option("maxTriggerDelay", milliseconds, "15m", batch=False)
     """the longest wait for `minOffsetsPerTrigger`"""
     min_partitions: int | None = option("minPartitions", integer(1))
