@@ -68,6 +68,8 @@ class JoinedClients:
     """By client id."""
     _counts: Counter[Entry] = attrs.field(factory=Counter, init=False)
     _since_ms: dict[Entry, int] = attrs.field(factory=dict, init=False)
+    _newest_ms: int = attrs.field(default=0, init=False)
+    """The greatest of them ever: a clock that goes back must not make a newer entry older."""
     _subscriptions: dict[str, set[JoinedSubscription]] = attrs.field(factory=dict, init=False)
     """By consumer group."""
     _topics: Counter[str] = attrs.field(factory=Counter, init=False)
@@ -180,6 +182,7 @@ class JoinedClients:
         else:
             del self._entries[client_id]
         changed = False
+        since_ms = max(now_ms, self._newest_ms + 1)
         for entry in before - after:
             self._counts[entry] -= 1
             if not self._counts[entry]:
@@ -188,7 +191,7 @@ class JoinedClients:
                 changed = True
         for entry in after - before:
             if not self._counts[entry]:
-                self._since_ms[entry] = now_ms
+                self._since_ms[entry] = self._newest_ms = since_ms
                 self._index(entry, 1)
                 changed = True
             self._counts[entry] += 1

@@ -80,6 +80,19 @@ def test_the_newer_of_two_different_subscriptions_wins_while_it_has_a_member() -
     assert subscribed(joined) == {"A": "x"}
 
 
+def test_a_clock_that_goes_back_does_not_make_a_newer_subscription_older() -> None:
+    """Brokers of RocketMQ ignore a subscription whose version is not greater."""
+    joined = JoinedClients()
+    joined.put(consumer("1", ("A", "red")), 3_600_000)
+    joined.put(consumer("2", ("A", "blue")), 5)
+    assert subscribed(joined) == {"A": "blue"}
+    joined.put(consumer("1", ("A", "green")), 6)
+    assert subscribed(joined) == {"A": "green"}
+    (data,) = joined.heartbeat("P", joined.groups()).consumers
+    (one,) = data.subscriptions
+    assert one.sub_version == 3_600_002
+
+
 def test_a_heartbeat_changes_only_with_the_first_and_the_last_member() -> None:
     joined = JoinedClients()
     changes: Sequence[bool] = [
