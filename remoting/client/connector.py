@@ -72,7 +72,7 @@ class ConnectorConfig:
     ``peer_requests_max``: how many requests of servers are answered at once. ``tls``: every
     connection uses TLS; None: no connection does. ``socks``: the proxies that lead to servers.
     ``hooks`` see every request, in this order. ``busy_poll``: ask the sockets for up to 150 µs
-    whether an answer has come before the loop sleeps (``remoting/busy_poll``).
+    whether an answer has come before the loop sleeps (``remoting/core/busy_poll.py``).
     """
 
     connect_seconds: float = attrs.field(default=3.0, validator=validators.gt(0))
