@@ -49,8 +49,8 @@ NOT_IN_CI = "not nightly and not hostile and not compose"
 
 @attrs.frozen
 class Lane:
-    """``command``: its words; ``ports``: those that its tests may take; ``after``: lanes that must
-    have passed; ``apart``: no other lane runs beside it.
+    """``command``: its words; ``ports``: those that its tests, and no other lane's, may take;
+    ``after``: lanes that must have passed; ``apart``: no other lane runs beside it.
     """
 
     name: str
@@ -90,10 +90,10 @@ CI = (
     Lane(
         "fast",
         selection("fast", "not compat and not slow and not spark", *SIDE_BY_SIDE, *CHECKED),
-        ports="23500-31999",
+        ports="23500-27499",
     ),
     Lane("peers", peers("peers", "[n-z]", "tests"), ports="15010-17249", after=("install-peers",)),
-    Lane("spark", with_peers("spark", "spark"), ports="23500-31999", after=("install-peers",)),
+    Lane("spark", with_peers("spark", "spark"), ports="29500-31999", after=("install-peers",)),
     Lane(
         "peers-more",
         peers("peers-more", "[a-m]", "tests/compat"),
@@ -104,7 +104,7 @@ CI = (
     Lane(
         "slow",
         selection("slow", "slow and not compat and not spark", "-n", "2", "--dist", "loadfile"),
-        ports="23500-31999",
+        ports="27500-29499",
     ),
     Lane("pythons", ("make", "test-pythons")),
     Lane("site", ("make", "site")),
@@ -264,7 +264,7 @@ def show(lanes: tuple[Lane, ...], outcomes: list[Outcome]) -> None:
             print(f"{name} took {now} s, {now - before[name]} s longer than the committed baseline")
     for outcome in outcomes:
         for test in outcome.again:
-            print(f"failed beside others, and has to be mended: {test}")
+            print(f"failed beside others, and has to be mended: {test}{reason(outcome.lane, test)}")
     failed = [outcome for outcome in outcomes if outcome.code != 0]
     for outcome in failed:
         print(f"\n===== {outcome.lane.name} failed; its output:", flush=True)
@@ -274,6 +274,15 @@ def show(lanes: tuple[Lane, ...], outcomes: list[Outcome]) -> None:
         print(f"not begun, since a lane before them failed: {', '.join(missing)}")
     if failed:
         print(f"failed lanes: {', '.join(outcome.lane.name for outcome in failed)}")
+
+
+def reason(lane: Lane, test: str) -> str:
+    """What the first run of a lane says of a failed test in its last lines."""
+    start = f"FAILED {test}"
+    for line in log_of(lane).read_text(errors="replace").split("\n"):
+        if line.startswith(start):
+            return line.removeprefix(start)
+    return ""
 
 
 def write_slowest() -> None:

@@ -5,6 +5,7 @@ pid.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -40,30 +41,34 @@ have ports of their own.
 """
 
 
+BLOCK = 8
+_blocks = list(range(FREE_PORTS.start, FREE_PORTS.stop - BLOCK, BLOCK))
+random.SystemRandom().shuffle(_blocks)  # Hypothesis seeds the common one
+_next_block = itertools.cycle(_blocks)
+
+
 def free_port(*, span: int = 2) -> int:
     """A port of 127.0.0.1 that is free together with the ``span - 1`` above it (replication) and
-    the two below (the fast port).
+    the two below (the fast port). None of them is given again before all others were: a test may
+    ask for several before a program takes the first, or start one again at its port.
     """
-    while True:
-        port = random.SystemRandom().choice(FREE_PORTS)  # Hypothesis seeds the common one
-        try:
-            with contextlib.ExitStack() as stack:
-                for candidate in range(port - 2, port + span):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", candidate))
-        except OSError:
-            continue
-        return port
+    assert span <= BLOCK - 2, f"a block has {BLOCK} ports"
+    for block in itertools.islice(_next_block, len(_blocks)):
+        port = block + 2
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for candidate in range(port - 2, port + span):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", candidate))
+            return port
+    raise AssertionError(f"no free ports from {FREE_PORTS.start} to {FREE_PORTS.stop}")
 
 
 def wait_listening(
     port: int, process: subprocess.Popen[bytes], log: Path, seconds: float = 60
 ) -> None:
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
-        if process.poll() is not None:
-            break
         time.sleep(0.05)
     raise AssertionError(
         f"nothing listens on port {port}; log of {process.args!r}:\n{log.read_text()[-4000:]}"
@@ -184,6 +189,8 @@ def our_broker(
             and time.monotonic() < deadline
         ):
             time.sleep(0.01)
+        if process.poll() is not None:
+            raise AssertionError(f"the broker ended:\n{log.read_text()[-4000:]}")
         yield f"127.0.0.1:{port}", process
 
 

@@ -136,7 +136,7 @@ async def test_a_changed_number_of_retries_holds_for_every_running_member(
         ) as reader:
             await reader.assign([MessageQueue("%DLQ%collectors", "broker-a", 0)])
             found: set[tuple[bytes, int]] = set()
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while len(found) < count:
                     found |= {
                         (message.body, message.reconsume_times) for message in await reader.poll()
