@@ -77,7 +77,7 @@ class ConfigRequests:
                 f"{', '.join(fixed)}: takes effect at a start only; write it into the name server's"
                 " file",
             )
-        wanted = Source("request", tuple(entries))
+        wanted = Source("", tuple(entries))
         texts = render(self._changed_by(wanted))
         try:
             await self.saved.save({key: texts[key] for key in changed})

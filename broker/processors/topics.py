@@ -125,7 +125,10 @@ class TopicRequests:
         if not 0 <= config.perm <= 15:
             return f"the permission {config.perm} is not made of 8, 4, 2 and 1"
         if changes.get("+message.type") == "MIXED" and not self.live.mixed_message_type:
-            return "MIXED message type is not supported."
+            return (
+                "MIXED message type is not supported. Set enableMixedMessageType=true on the broker"
+                " first (`mqadmin broker set`)"
+            )
         return None
 
     def _put(self, config: TopicConfig, changes: Mapping[str, str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from triomq.client.core.errors import TrioMQError
+from triomq.client.core.errors import RequestTimeout, TrioMQError
 
 
 class ClusterNotFound(TrioMQError):
@@ -283,6 +283,25 @@ class NotConfirmed(TrioMQError):
     def __str__(self) -> str:
         """Say that nothing was done."""
         return "not confirmed: nothing was done"
+
+
+class ClientSilent(RequestTimeout):
+    """A client did not answer a request that its broker passed on."""
+
+    def __str__(self) -> str:
+        """Name the client's end first: the broker answers other requests."""
+        return (
+            f"the client behind {self.address} did not answer {self.request} within"
+            f" {self.seconds:.3g} s: its process hangs, or it is cut off; see its log"
+        )
+
+
+class ChangeUnanswered(RequestTimeout):
+    """A server did not answer a request that changes it."""
+
+    def __str__(self) -> str:
+        """Say what the caller must do before the next try."""
+        return f"{super().__str__()}; the change may still take effect: look before you repeat it"
 
 
 class CommandTimeout(TrioMQError, TimeoutError):

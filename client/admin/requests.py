@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.errors import ChangeUnanswered, ClientSilent
 from triomq.client.admin.unsent import UnsentRequest, changes_server, success
 from triomq.client.core.errors import (
     BrokerError,
@@ -117,6 +118,8 @@ class AdminRequests:
                     )
                 except RemotingError as error:
                     failure = from_remoting(error)
+                    if isinstance(failure, RequestTimeout):
+                        failure = _unanswered(code, address, seconds)
                     if (
                         isinstance(failure, RequestTimeout)
                         and self._deadline < math.inf
@@ -126,7 +129,7 @@ class AdminRequests:
                         self._silent[address] = failure
                     raise failure from error
         if response is None:
-            raise RequestTimeout(address, request_name(code), seconds)
+            raise _unanswered(code, address, seconds)
         if response.code != ResponseCode.SUCCESS and response.code not in accept:
             raise broker_error(response.code, response.remark, address, request_name(code))
         return response
@@ -199,3 +202,13 @@ class AdminRequests:
             {label: values[label] for label in addresses if label in values},
             {label: failures[label] for label in addresses if label in failures},
         )
+
+
+def _unanswered(code: RequestCode, address: str, seconds: float) -> RequestTimeout:
+    """Return the error of a request without an answer: whose fault it is, what is uncertain."""
+    kind = RequestTimeout
+    if code in RELAYED_CODES:
+        kind = ClientSilent
+    elif changes_server(code):
+        kind = ChangeUnanswered
+    return kind(address, request_name(code), seconds)

@@ -79,6 +79,10 @@ class BrokerFailed(BrokerError, code=ResponseCode.SYSTEM_ERROR):
 
     retriable = True
     fix = "see the broker's log for the cause"
+    fixes: ClassVar = dict.fromkeys(
+        (" update_broker_config", " update_namesrv_config"),
+        "correct the setting as the server says; nothing was changed",
+    )
 
 
 class BrokerBusy(BrokerError, code=ResponseCode.SYSTEM_BUSY):

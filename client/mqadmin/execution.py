@@ -103,6 +103,8 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
         if not asks:
             return _report(call, trial, stdout, stderr, DRY_RUN_SHAPE)
         print_result(shortened(trial), stderr, as_json=False)
+        for note in trial.notes:
+            print(f"mqadmin: warning: {printable(note)}", file=stderr)
         confirm(command, sys.stdin, stderr)
     async with Admin(namesrv, **access) as admin:
 

@@ -7,6 +7,7 @@ next change, and an option overrides it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -62,6 +63,13 @@ def read_saved(path: Path) -> Source:
         entries = read_file(path, lambda content: tuple(parse_entries(content.decode())))
     except NotADirectoryError:  # the first save will report it
         return Source(str(path), ())
+    except PermissionError:
+        raise ConfigError(
+            str(_closed(path)),
+            "permission denied",
+            "give the user of this program read and write permission there, or choose another"
+            " folder",
+        ) from None
     except (OSError, DamagedFile) as error:
         raise ConfigError(
             str(path),
@@ -69,6 +77,11 @@ def read_saved(path: Path) -> Source:
             "repair it, or remove it and its .bak to forget what was changed while the program ran",
         ) from None
     return Source(str(path), entries or ())
+
+
+def _closed(path: Path) -> Path:
+    """Return the topmost folder of a path that this user may not enter, or the path."""
+    return next((one for one in reversed(path.parents) if not os.access(one, os.X_OK)), path)
 
 
 def overruled(

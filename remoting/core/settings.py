@@ -93,13 +93,15 @@ class Setting:
 
 @attrs.frozen
 class Source:
-    """Where entries come from: a file name, ``environment``, ``option``."""
+    """Where entries come from: a file name, ``environment``, ``option``; empty for a request."""
 
     name: str
     entries: tuple[Entry, ...]
 
     def place(self, entry: Entry) -> str:
         """Return the place of an entry: ``broker.conf:12``, or only the name of the source."""
+        if not self.name:
+            return ""
         return f"{self.name}:{entry.line}" if entry.line else self.name
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, attribute_changes, filled, truth, whole
-from triomq.client.admin.documents import fewer_queues, settings_line, topic_document
+from triomq.client.admin.documents import count_of, fewer_queues, settings_line, topic_document
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.mqadmin.core.command import (
     MASTERS,
@@ -233,11 +233,15 @@ async def update_topic(admin: Admin, options: Values) -> Result:
 
 async def delete_topic(admin: Admin, options: Values) -> Result:
     topic, cluster = options.text("topic"), options.text("clusterName")
-    await admin.route(topic)
+    readers = await admin.topic_groups_by_broker(topic)
+    groups = sorted(set().union(*readers.values.values()))
     answers = await admin.delete_topic(topic, cluster)
     targets = list(answers.some())
     line = f"delete topic [{topic}] from cluster [{cluster}] success."
-    return answered(answers, {"topic": topic, "deletedAt": targets}, [line])
+    document = {"topic": topic, "deletedAt": targets, "groups": groups}
+    note = f"{count_of(len(groups), 'group')} read{'' if len(groups) > 1 else 's'} topic {topic}: "
+    notes = [note + ", ".join(groups)] if groups else []
+    return answered(answers, document, [line], notes=notes)
 
 
 # --- allocateMQ
@@ -357,7 +361,9 @@ COMMANDS = (
             Option("-c, --clusterName NAME", "cluster of the topic", required=True),
         ),
         examples=("deleteTopic -c DefaultCluster -t orders",),
-        document='{"topic", "deletedAt": [address], "failures": {address: reason}}',
+        document=(
+            '{"topic", "deletedAt": [address], "groups": [group], "failures": {address: reason}}'
+        ),
         remarks="A topic that does not exist is an error (exit code 4).",
     ),
     AdminCommand(

@@ -11,7 +11,7 @@ import pytest
 from mqadmin_calls import failed, mqadmin
 from silent_servers import silent_broker
 
-from triomq import MessageQueue, Producer
+from triomq import Message, MessageQueue, Producer, PushConsumer
 from triomq.client.admin import requests
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.changes import changes_of
@@ -267,6 +267,34 @@ async def test_on_a_terminal_a_move_of_a_group_shows_its_effect_and_asks(
         assert "This moves the group, and its members drop what they have pulled." in done.err
         assert (await mqadmin(*words, "--yes")).err == ""
     os.close(ours)
+
+
+async def ignore(message: Message) -> None:
+    pass
+
+
+async def test_deleting_a_topic_names_its_groups(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namesrv = cluster.namesrv_address
+    words = ("topic", "delete", *CLUSTER, "-t", "orders", "-n", namesrv)
+    async with PushConsumer(namesrv, group="billing", subscriptions="orders", handler=ignore):
+        await mqadmin("group", "create", *CLUSTER, "-g", "audit", "-n", namesrv)
+        await mqadmin("group", "skip", "-g", "audit", "-t", "orders", "-n", namesrv)
+        assert (
+            "2 groups read topic orders: audit, billing" in (await mqadmin(*words, "--dry-run")).err
+        )
+        ours, theirs = pty.openpty()
+        with os.fdopen(theirs) as terminal, monkeypatch.context() as patched:
+            os.write(ours, b"n\n")
+            patched.setattr("sys.stdin", terminal)
+            question = (await mqadmin(*words)).err
+        os.close(ours)
+        assert question.index("2 groups read topic orders: audit, billing") < question.index(
+            "[y/N]"
+        )
+        done = await mqadmin(*words, "--yes", "--json")
+        assert (done.code, done.document["groups"]) == (0, ["audit", "billing"])
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("", 1), ("y", 0)])

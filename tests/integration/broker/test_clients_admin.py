@@ -594,6 +594,7 @@ async def test_configuration_over_the_wire(tmp_path: Path) -> None:
         ):
             refused = await peer.call(Code.UPDATE_BROKER_CONFIG, body=body)
             assert (refused.code, remark in (refused.remark or "")) == (code, True), refused.remark
+            assert ":1" not in (refused.remark or ""), "a request has no file and no line"
         assert (await config(peer))["autoCreateTopicEnable"] == "false", (
             "nothing of a refused update is applied"
         )

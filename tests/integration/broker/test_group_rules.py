@@ -220,7 +220,10 @@ async def test_types_are_not_checked_by_default_and_the_check_can_be_switched_on
         mixed = await peer.create_topic("M", attributes="+message.type=MIXED")
         assert (mixed.code, mixed.remark) == (
             ResponseCode.INVALID_PARAMETER,
-            "MIXED message type is not supported.",
+            (
+                "MIXED message type is not supported. Set enableMixedMessageType=true on the broker"
+                " first (`mqadmin broker set`)"
+            ),
         )
         assert (
             await peer.call(Code.UPDATE_BROKER_CONFIG, body=b"enableMixedMessageType=true\n")

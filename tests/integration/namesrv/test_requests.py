@@ -483,7 +483,7 @@ async def test_configuration_is_shown_and_partly_changed(started: Started) -> No
             (
                 b"enableAllTopicList=yes\n",
                 1,
-                "request:1: enableAllTopicList=yes: neither true nor false; write one of the two",
+                "enableAllTopicList=yes: neither true nor false; write one of the two",
             ),
             (b"a=\\u12\n", 1, "string2Properties error"),
         ):

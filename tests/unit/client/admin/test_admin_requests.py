@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from triomq.client.admin.errors import ChangeUnanswered, ClientSilent
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.core.errors import RequestTimeout
 from triomq.remoting.core import errors
@@ -67,6 +68,43 @@ async def test_a_client_that_hangs_does_not_mark_its_broker_as_silent(
             await requests.server("a:1", Code.GET_CONSUMER_RUNNING_INFO)
     await requests.server("a:1", Code.GET_BROKER_RUNTIME_INFO)
     assert len(connector.asked) == 3
+
+
+async def test_a_client_that_hangs_is_blamed_and_not_its_broker(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    requests, _ = calls_of(("a:1", Code.GET_CONSUMER_RUNNING_INFO))
+    requests.limit_to(30)
+    with pytest.raises(ClientSilent) as raised:
+        await requests.server("a:1", Code.GET_CONSUMER_RUNNING_INFO)
+    assert str(raised.value).startswith("the client behind a:1 did not answer")
+    assert "overloaded" not in str(raised.value)
+
+
+@pytest.mark.parametrize("total", [30, 2])
+async def test_a_change_that_timed_out_may_still_take_effect(
+    autojump_clock: trio.testing.MockClock, total: int
+) -> None:
+    requests, _ = calls_of(("a:1", Code.UPDATE_BROKER_CONFIG), ("a:1", Code.GET_BROKER_CONFIG))
+    requests.limit_to(total)
+    with pytest.raises(ChangeUnanswered, match="may still take effect: look before"):
+        await requests.server("a:1", Code.UPDATE_BROKER_CONFIG)
+    requests.limit_to(total)
+    with pytest.raises(RequestTimeout) as reading:
+        await requests.server("a:1", Code.GET_BROKER_CONFIG)
+    assert "take effect" not in str(reading.value)
+
+
+async def test_a_change_that_was_not_sent_says_so(autojump_clock: trio.testing.MockClock) -> None:
+    """The server was silent a moment ago, so the change is not sent: it cannot take effect."""
+    requests, connector = calls_of(("a:1", Code.GET_BROKER_CONFIG))
+    requests.limit_to(30)
+    with pytest.raises(RequestTimeout):
+        await requests.server("a:1", Code.GET_BROKER_CONFIG)
+    with pytest.raises(RequestTimeout) as raised:
+        await requests.server("a:1", Code.UPDATE_BROKER_CONFIG)
+    assert "take effect" not in str(raised.value)
+    assert len(connector.asked) == 1
 
 
 async def test_without_a_total_limit_every_request_is_sent(
