@@ -109,6 +109,7 @@ FAMILIES = {
     "groups": ("Groups and offsets", "offset offsets groups"),
     "topics": ("Topics and queues", "topic topics mapping"),
     "routes": ("Brokers, routes and settings", "route registration admin cluster"),
+    "controller": ("Controller mode", "controller"),
     "security": ("Users and permissions", "auth"),
 }
 """page -> its title, and the modules of headers and bodies that it describes"""

@@ -8,6 +8,7 @@ from triomq.remoting.protocol.headers import (
     admin,
     auth,
     client,
+    controller,
     offset,
     pop,
     pull,
@@ -166,6 +167,35 @@ _PAIRS: dict[Code, tuple[type | None, type | None]] = {
     Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: (None, None),
     Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: (None, None),
     Code.GET_COLD_DATA_FLOW_CTR_INFO: (None, None),
+    Code.CONTROLLER_ALTER_SYNC_STATE_SET: (
+        controller.AlterSyncStateSetHeader,
+        controller.AlterSyncStateSetResponseHeader,
+    ),
+    Code.CONTROLLER_ELECT_MASTER: (
+        controller.ElectMasterHeader,
+        controller.ElectMasterResponseHeader,
+    ),
+    Code.CONTROLLER_REGISTER_BROKER: (
+        controller.RegisterToControllerHeader,
+        controller.RegisterToControllerResponseHeader,
+    ),
+    Code.CONTROLLER_GET_REPLICA_INFO: (
+        controller.ReplicaInfoHeader,
+        controller.ReplicaInfoResponseHeader,
+    ),
+    Code.CONTROLLER_GET_METADATA_INFO: (None, controller.ControllerMetadataHeader),
+    Code.CONTROLLER_GET_SYNC_STATE_DATA: (None, None),
+    Code.GET_BROKER_EPOCH_CACHE: (None, None),
+    Code.NOTIFY_BROKER_ROLE_CHANGED: (controller.RoleChangedHeader, None),
+    Code.CLEAN_BROKER_DATA: (controller.CleanBrokerDataHeader, None),
+    Code.CONTROLLER_GET_NEXT_BROKER_ID: (
+        controller.NextBrokerIdHeader,
+        controller.NextBrokerIdResponseHeader,
+    ),
+    Code.CONTROLLER_APPLY_BROKER_ID: (
+        controller.ApplyBrokerIdHeader,
+        controller.ApplyBrokerIdResponseHeader,
+    ),
     Code.UPDATE_CONTROLLER_CONFIG: (None, None),
     Code.GET_CONTROLLER_CONFIG: (None, None),
     Code.AUTH_CREATE_USER: (auth.UserHeader, None),

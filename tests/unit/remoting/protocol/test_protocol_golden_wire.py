@@ -34,7 +34,7 @@ DECODER = RequestDecoder({code: (pair.request, pair.short) for code, pair in HEA
 
 
 def test_all_captured_exchanges_are_here() -> None:
-    assert len(exchanges()) == 430
+    assert len(exchanges()) == 496
     assert {exchange.serialize for exchange in exchanges()} == {"JSON", "ROCKETMQ"}
 
 

@@ -12,7 +12,6 @@ from java_bodies import JAVA_BODIES, NO_JAVA_BODY
 from java_headers import FOLDER, NO_JAVA_CLASS, Pair, java_headers, pairs
 from unsupported_codes import (
     CONTAINER,
-    CONTROLLER,
     LITE_TOPICS,
     OLD_ACCESS,
     ROCKSDB,
@@ -41,9 +40,9 @@ NOT_OFFERED = {
     *(
         code
         for code, reason in UNSUPPORTED.items()
-        if reason in (CONTROLLER, CONTAINER, LITE_TOPICS, ROCKSDB, OLD_ACCESS)
+        if reason in (CONTAINER, LITE_TOPICS, ROCKSDB, OLD_ACCESS)
     ),
-} - {RequestCode.UPDATE_CONTROLLER_CONFIG, RequestCode.GET_CONTROLLER_CONFIG}
+}
 """Request codes that neither our servers take nor our clients send with a header or body."""
 
 OLD_NAMES = {  # 4.x used these numbers for its accounts; 5.x gave them other meanings
@@ -64,6 +63,17 @@ SET_BY_HAND = {  # entries that Java adds to a header without a field in its cla
 }
 
 STRICTER = {  # we ask for what Java's class leaves open
+    **{
+        (code, "request", name): "Java's controller fails without it, or stores null"
+        for code, names in {
+            1001: "brokerName masterBrokerId masterEpoch",
+            1003: "clusterName brokerName brokerId brokerAddress",
+            1004: "brokerName",
+            1012: "clusterName brokerName",
+            1013: "clusterName brokerName appliedBrokerId registerCheckCode",
+        }.items()
+        for name in names.split()
+    },
     (321, "request", "topic"): "Java's broker fails without it",
 }
 
