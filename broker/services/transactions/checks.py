@@ -5,7 +5,8 @@ copy to one connected producer of its group. A half whose producers are all away
 that the group's offset can go on, but the count stays. After ``checks_max`` checks, or when the
 half is as old as the log may be, it goes to TRANS_CHECK_MAX_TIME_TOPIC, where an operator finds it.
 Java takes the age from the sender's clock alone, and gives up what a sender sends whose clock is
-days behind; here the store time of the first record must be as old.
+days behind; here the store time of the first record must be as old. All of these are wall clocks,
+and one that jumps makes every half old: producers have an hour of the steady clock to answer.
 Source: broker/transaction/queue/TransactionalMessageServiceImpl.java#check,
 AbstractTransactionalMessageCheckListener.java.
 """
@@ -45,6 +46,8 @@ BUSY_SECONDS = 1.0
 """Pause before a half is tried again whose producers have much to read."""
 ROUND_SECONDS = 1.0
 """How often progress is saved while there is some."""
+OLD_SECONDS = 3600.0
+"""For how long halves are still checked that have become too old."""
 EXAMPLES_LOGGED = 3
 
 
@@ -57,9 +60,7 @@ class CheckRules:
     interval: float
     checks_max: int
     reserved: float
-    """Age from which a half is given up: the log may delete it soon. The wall clock says it and may
-    have jumped: its producers are asked once more before.
-    """
+    """Age by the wall clock from which a half is given up after OLD_SECONDS."""
 
 
 @attrs.frozen
@@ -79,7 +80,8 @@ class Step:
     asked: Connection | None
     """The producer that is asked about the copy; None: nobody is asked, or it is given up."""
     abandoned: bool = False
-    too_old: bool = False
+    old_since: float | None = None
+    """Since when it has been too old."""
 
 
 @attrs.define(eq=False)
@@ -178,7 +180,12 @@ class TransactionChecks:
             elif asked is None:
                 transactions.open.postpone(half.queue_offset, now + BUSY_SECONDS)
             else:
-                steps.append(self._step(half, asked, rules, too_old=age >= rules.reserved > 0))
+                old_since = (
+                    transactions.open.old_since.get(half.queue_offset, now)
+                    if age >= rules.reserved > 0
+                    else None
+                )
+                steps.append(self._step(half, asked, rules, old_since))
         if any(step.abandoned for step in steps):
             self.ensure_topic(CHECK_MAX_TIME_TOPIC)
         try:
@@ -196,8 +203,8 @@ class TransactionChecks:
                 counts.abandoned += 1
                 given_up.append(step.half)
                 continue
-            if step.too_old:
-                transactions.open.last_checks.add(place.queue_offset)
+            if step.old_since is not None:
+                transactions.open.old_since[place.queue_offset] = step.old_since
             transactions.open.note_copy(
                 halves.first_queue_offset(step.half), place.queue_offset, now + rules.interval
             )
@@ -223,17 +230,21 @@ class TransactionChecks:
             self._log_given_up(given_up, rules)
 
     def _step(
-        self, half: StoredMessage, producers: list[Connection], rules: CheckRules, *, too_old: bool
+        self,
+        half: StoredMessage,
+        producers: list[Connection],
+        rules: CheckRules,
+        old_since: float | None,
     ) -> Step:
         checks = halves.checks_of(half)
-        asked_last = half.queue_offset in self.transactions.open.last_checks
-        if checks >= rules.checks_max or (too_old and asked_last):
+        late = old_since is not None and trio.current_time() >= old_since + OLD_SECONDS
+        if checks >= rules.checks_max or late:
             return Step(half, halves.abandoned(half), None, abandoned=True)
         asked = random.choice(producers) if producers else None
         copy = halves.moved(half, checks=checks + (asked is not None))
         if not self._fits(copy):  # its properties leave no room for the count
             return Step(half, halves.abandoned(half), None, abandoned=True)
-        return Step(half, copy, asked, too_old=too_old)
+        return Step(half, copy, asked, old_since=old_since)
 
     def _fits(self, copy: Draft) -> bool:
         """Return whether a copy can be stored. A limit that was lowered is for new bodies only."""

@@ -44,8 +44,8 @@ class OpenHalves:
     """First record of a transaction -> its newest copy; only while the copy is open."""
     _firsts: dict[int, int] = attrs.field(factory=dict, init=False)
     """The reverse."""
-    last_checks: set[int] = attrs.field(factory=set, init=False)
-    """Open copies that were made when their transactions were too old already."""
+    old_since: dict[int, float] = attrs.field(factory=dict, init=False)
+    """Open copies of transactions that the wall clock calls too old -> when it first did."""
     _arrivals: deque[tuple[int, float]] = attrs.field(factory=deque, init=False)
     """(end of the halves that arrived, time) ascending; those below the first check are gone."""
     _checked_to: int = attrs.field(init=False)
@@ -87,7 +87,7 @@ class OpenHalves:
         """Remove halves that an op record names, or that the log has no more."""
         for offset in queue_offsets:
             self.open.discard(offset)
-            self.last_checks.discard(offset)
+            self.old_since.pop(offset, None)
             self._own_times.pop(offset, None)
             first = self._firsts.pop(offset, None)
             if first is not None and self.first_copies.get(first) == offset:
