@@ -84,7 +84,7 @@ def java_proxy_before_ours(folder: Path) -> Iterator[GrpcEndpoint]:
     with our_brokers(folder, ["broker-a", "broker-b"]) as namesrv:
         more = {"proxyMode": "CLUSTER", "remotingListenPort": port + 1}
         conf = write_proxy_conf(proxy, namesrv, port, tls, **more)
-        command = ["java", "-Xmx512m", "-Xms64m", "-XX:+UseSerialGC", f"-Duser.home={proxy}"]
+        command = ["java", "-Xmx512m", "-Xms64m", *processes.QUICK_JAVA, f"-Duser.home={proxy}"]
         command += ["-cp", f"{home}/jars/*", "org.apache.rocketmq.proxy.ProxyStartup"]
         log, environment = proxy / "proxy.log", {"RMQ_PROXY_HOME": str(proxy)}
         with processes.running([*command, "-pc", str(conf)], log, env=environment) as process:
