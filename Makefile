@@ -54,8 +54,8 @@ compose-test: $(VENV)/.dev ## build the image and run the compose file (root; ap
 	@mkdir -p .lanes
 	$(PYTEST) -m compose -s -rs --features=.lanes/containers.features.json $(ARGS) tests/compose
 
-test-pythons: $(VENV)/.dev ## unit tests, SDK and a cluster with Python 3.13 or 3.14, in turns (root; apt-get install debootstrap; PYTHONS="trixie sid" for both)
-	$(BIN)/python tests/pythons.py $(PYTHONS)
+test-pythons: $(VENV)/.dev ## SDK, gRPC and a cluster with Python 3.13 or 3.14, in turns (root; apt-get install debootstrap; PYTHONS="trixie sid" for both, ARGS=--full: unit tests, too)
+	$(BIN)/python tests/pythons.py $(ARGS) $(PYTHONS)
 
 wheelhouse: ## bring the wheels for an image that is built without a package index (Python of BASE = PYTHON's)
 	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --wheel-dir deploy/wheelhouse '.[grpc,console$(if $(EXTRAS),$(comma)$(EXTRAS))]'

@@ -128,7 +128,7 @@ NIGHTLY = (
     ),
     Lane("hostile", ("make", "hostile"), apart=True),
     Lane("fuzz-longer", ("make", "fuzz", "SECONDS=900"), apart=True),
-    Lane("both-pythons", ("make", "test-pythons", "PYTHONS=trixie sid"), apart=True),
+    Lane("both-pythons", ("make", "test-pythons", "PYTHONS=trixie sid", "ARGS=--full"), apart=True),
     Lane("simulate", ("make", "simulate", "SEEDS=2000"), apart=True),
     Lane("fault-test", ("make", "fault-test", "SCHEDULES=40"), apart=True),
     Lane("spark-chaos", ("make", "spark-chaos"), apart=True),

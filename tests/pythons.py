@@ -1,10 +1,10 @@
-"""Run unit tests, SDK tests and a real cluster with other Pythons: those of Debian's releases, each
-in a root of its own.
+"""Run SDK tests, gRPC and a real cluster with other Pythons: those of Debian's releases, each in a
+root of its own.
 
-    python tests/pythons.py [RELEASE …]        (root; apt-get install debootstrap)
+    python tests/pythons.py [--full] [RELEASE …]        (root; apt-get install debootstrap)
 
-Without a release the turn goes by the day of the newest commit, since two releases cost CI ten
-minutes more.
+``--full`` adds the unit tests. Without a release the turn goes by the day of the newest commit,
+since two releases cost CI ten minutes more.
 
 A release is made by debootstrap and kept in .pythons; wheels are brought from outside, so nothing
 in there asks a package index.
@@ -12,11 +12,13 @@ in there asks a package index.
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -30,8 +32,8 @@ LEFT_OUT = (
     "tests/integration/spark",
     "tests/unit/support/test_compatibility_page.py",  # imports all tests, also those with Spark
 )
+UNITS = "tests/unit"
 PATHS = (
-    "tests/unit",
     "tests/integration/grpc",
     "tests/integration/cluster/test_local_processes.py",
     "tests/integration/cluster/test_testing_cluster.py",
@@ -170,7 +172,7 @@ def inside(
     )
 
 
-def test(suite: str) -> tuple[str, int, str]:
+def test(suite: str, *, full: bool) -> tuple[str, int, str]:
     """One release from nothing to its tests: (Python, exit code, end of the output)."""
     folder = root_of(suite)
     version = version_of(folder)
@@ -189,6 +191,7 @@ def test(suite: str) -> tuple[str, int, str]:
     done = inside(folder, "sh", "-c", install)
     if done.returncode == 0:
         paths = [*PATHS, *sdk_tests(), *(f"--ignore={path}" for path in LEFT_OUT)]
+        paths += [UNITS] if full else []
         words = (
             f"cd /source && TEST_PORTS={PORTS[suite]} /venv/bin/python -m pytest -q --color=no -n 3"
             " --dist worksteal -m"
@@ -216,9 +219,15 @@ def release_in_turn() -> str:
 
 def main() -> int:
     """Test the named releases beside each other; 1 if one fails."""
-    suites = sys.argv[1:] or [release_in_turn()]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--full", action="store_true", help="the unit tests, too")
+    parser.add_argument("suites", nargs="*", metavar="RELEASE", help=" or ".join(SUITES))
+    options = parser.parse_args()
+    if unknown := set(options.suites) - set(SUITES):
+        parser.error(f"there is no release {', '.join(sorted(unknown))}")
+    suites = options.suites or [release_in_turn()]
     with ThreadPoolExecutor(len(suites)) as threads:
-        outcomes = list(threads.map(test, suites))
+        outcomes = list(threads.map(partial(test, full=options.full), suites))
     for suite, (version, code, output) in zip(suites, outcomes, strict=True):
         verdict = "passed" if code == 0 else "FAILED"
         shown = output.strip().splitlines()[-1] if code == 0 else output

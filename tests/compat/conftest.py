@@ -29,9 +29,11 @@ def our_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield namesrv
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def java_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One name server and one broker of Java 5.5.0; yields the name server's address."""
+    """One name server and one broker of Java 5.5.0 for all modules, which have topics and groups
+    of their own; yields the name server's address.
+    """
     need_java("5.5.0")
     folder = tmp_path_factory.mktemp("java")
     with (
