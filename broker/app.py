@@ -2,7 +2,8 @@
 
 ::
 
-    run_broker ─┬ monitor
+    run_broker ─┬ audit-log
+                ├ monitor
                 ├ store ── store-flusher, store-flush-deadlines, store-indexer,
                 │          store-index-syncer, store-cleaner, store-remover
                 ├ saver, groups-expire, filters-expire, held-pulls-expire, cold-pulls,
@@ -45,6 +46,7 @@ from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store, wall_clock_ms
 from triomq.broker.wiring import open_broker
+from triomq.remoting.audit.decision_log import open_audit, writing
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.client.proxies import SocksProxies
@@ -119,6 +121,7 @@ async def _run(
         ),
         filter_factory=sniffer.filter if sniffer is not None else None,
         request_hooks=tuple(request_hooks),
+        checks_callers=bool(request_hooks),
     )
     name_servers = NameServerTable.of(config.namesrv_addresses)
     connecting = ConnectorConfig(
@@ -133,9 +136,11 @@ async def _run(
     connector = Connector(connecting, on_lost=name_servers.connection_lost)
     budget = budget or ConnectionBudget.of_process()
     saved = functools.cache(lambda: saved_topics(config.store.root / "config"))
+    audit = open_audit(config.audit, config.broker_name)
     stopping = trio.Event()
     async with (
-        monitoring(config.monitor, "mqbroker", budget, config.exports) as monitor,
+        writing(audit),
+        monitoring(config.monitor, "mqbroker", budget, config.exports, audit) as monitor,
         open_store(
             config.store.store_config(store_host),
             disk=disk,
@@ -146,7 +151,7 @@ async def _run(
             config.timers, store, wall_clock_ms, slave=config.broker_role is BrokerRole.SLAVE
         ) as timers,
     ):
-        role = open_role(config, store, budget.slaves, [name_servers.announce_again])
+        role = open_role(config, store, budget.slaves, [name_servers.announce_again], audit)
         broker = open_broker(
             config,
             store,
@@ -157,6 +162,7 @@ async def _run(
             security,
             budget.clients,
             timers,
+            audit,
         )
         services, acting = broker.services, broker.acting
         await services.restore_pops()

@@ -39,7 +39,7 @@ def open_parts(
         services.registrar.settings.broker_address,
         (config.broker_ip, port),
     )
-    access = None if services.control is None else CallAccess(services.control)
+    access = None if services.notes is None else CallAccess(services.notes)
     service = GrpcMessaging(cluster, config.endpoint.messaging, access=access)
     grpc = GrpcServer(
         service.table(),

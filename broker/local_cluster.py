@@ -165,8 +165,8 @@ class LocalCluster:
 
     @property
     def verifies_signatures(self) -> bool:
-        """Whether hooks see requests; those of this project verify signatures."""
-        return bool(self.server.config.request_hooks)
+        """Whether hooks refuse strangers; those of this project verify signatures."""
+        return self.server.config.checks_callers
 
     def link(self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn) -> LocalLink:
         """Return the way of a client. Checkpoint: never."""

@@ -27,7 +27,7 @@ from triomq.broker.roles.role import Role
 from triomq.broker.service_set import ServiceSet
 from triomq.broker.services.transactions.transactions import FINISH_EDGES_SECONDS
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.access.control import Check
+from triomq.remoting.monitor.access_figures import access_figures
 from triomq.remoting.monitor.metrics import (
     Family,
     Histogram,
@@ -171,13 +171,8 @@ class BrokerSource:
             "Requests that were refused because a limit of the broker's tables was reached.",
             samples_by_limit(self.services.limits.refused),
         )
-        control = services.control
-        if control is not None:
-            yield counter(
-                "triomq_access_refusals_total",
-                "Requests that access control refused, by the check that did.",
-                [Sample(control.refusals[check], {"check": check.value}) for check in Check],
-            )
+        if services.notes is not None:
+            yield from access_figures(services.notes)
         pushed = self.services.pushed
         yield counter(
             "triomq_replies_total",

@@ -54,6 +54,8 @@ from triomq.broker.services.transactions.transactions import Transactions
 from triomq.broker.store.opening import wall_clock_ms
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.access.control import AccessControl
+from triomq.remoting.audit.decision_log import DecisionLog
+from triomq.remoting.audit.decision_notes import DecisionNotes
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.periodic import every
@@ -96,8 +98,8 @@ class ServiceSet:
     acting_records: ActingRecords | None
     """On a slave, and on a master that was one; None with timerWheelEnable=false."""
     access: AccessTable
-    control: AccessControl | None
-    """None where everybody may do everything."""
+    notes: DecisionNotes | None
+    """What decides about requests and writes it; None where everybody may do everything unseen."""
 
     async def start(self, tasks: trio.Nursery) -> None:
         """Start the tasks that need no other server."""
@@ -181,6 +183,7 @@ def open_services(
     name_servers: NameServerTable,
     connector: Connector,
     timers: Timers | None = None,
+    audit: DecisionLog | None = None,
 ) -> ServiceSet:
     """Load the tables, then make the parts that work on them. Raises: DamagedTable."""
     slave = config.broker_role is BrokerRole.SLAVE
@@ -303,22 +306,28 @@ def open_services(
         reviver=reviver,
         acting_records=records,
         access=access,
-        control=access_control(config, access),
+        notes=decision_notes(config, access, audit),
     )
 
 
-def access_control(config: BrokerConfig, table: AccessTable) -> AccessControl | None:
-    """Return what decides about requests; None where everybody may do everything."""
+def decision_notes(
+    config: BrokerConfig, table: AccessTable, audit: DecisionLog | None
+) -> DecisionNotes | None:
+    """Return what decides about requests; None where nobody asks for decisions."""
     settings = config.access
-    if not settings.authentication:
+    if settings.authentication:
+        control = AccessControl(
+            table.users,
+            config.cluster_name,
+            settings.authorization,
+            settings.unauthenticated_codes,
+            settings.unauthorized_codes,
+        )
+    elif audit is not None:
+        control = AccessControl.open(config.cluster_name)
+    else:
         return None
-    return AccessControl(
-        table.users,
-        config.cluster_name,
-        settings.authorization,
-        settings.unauthenticated_codes,
-        settings.unauthorized_codes,
-    )
+    return DecisionNotes(control, audit)
 
 
 def open_pops(

@@ -60,6 +60,7 @@ from triomq.broker.services.transactions.transactions import Transactions
 from triomq.broker.store.core.stall import ECHO_SECONDS
 from triomq.broker.store.opening import wall_clock_ms
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.audit.decision_log import DecisionLog
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.open_files import Places
 from triomq.remoting.core.saved_settings import SavedSettings
@@ -97,6 +98,7 @@ def open_broker(
     security: Security,
     places: Places,
     timers: Timers | None = None,
+    audit: DecisionLog | None = None,
 ) -> Broker:
     """Load the tables, and make everything that has no file.
 
@@ -104,7 +106,7 @@ def open_broker(
 
     Raises: DamagedTable.
     """
-    services = open_services(config, store, role, name_servers, connector, timers)
+    services = open_services(config, store, role, name_servers, connector, timers, audit)
     table_copy = None
     if role.slave is None:
         store.compactor.begin()
@@ -217,7 +219,7 @@ def open_server(
         services.filters,
     )
     pop_checks = PopChecks(topics, groups, live, config.broker_ip, services.pops, services.limits)
-    check = AccessCheck(services.control) if services.control is not None else None
+    check = AccessCheck(services.notes) if services.notes is not None else None
     relays = Relays(store, clients, config.broker_name, check)
     require = check.require_for_body if check is not None else None
     processors = Processors(
@@ -320,7 +322,7 @@ def open_server(
         housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ha_status=HaStatusRequests(store, role.master, role.slave),
         group_changes=group_changes,
-        access=AccessRequests(services.access, services.control is not None, role.tables_changed),
+        access=AccessRequests(services.access, config.access.authentication, role.tables_changed),
         require_for_body=require,
         reject_sends=always if role.slave is not None else None,
         reject_pulls=role.slave_reads.refuses if role.slave is not None else None,
@@ -328,7 +330,11 @@ def open_server(
     )
     if check is not None:
         hooks: tuple[RequestHook, ...] = (*server_config.request_hooks, check)
-        server_config = attrs.evolve(server_config, request_hooks=hooks)
+        server_config = attrs.evolve(
+            server_config,
+            request_hooks=hooks,
+            checks_callers=server_config.checks_callers or config.access.authentication,
+        )
     server = Server(
         server_config,
         handler_table(processors),

@@ -10,6 +10,8 @@ from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.needs import nothing
 from triomq.remoting.access.users import AccessUser, UserTable
+from triomq.remoting.audit.decision_log import DecisionLog
+from triomq.remoting.audit.decision_notes import DecisionNotes
 from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.server.access_check import AccessCheck
@@ -47,11 +49,25 @@ WRITES = frozenset(
 )
 
 
-def writer_check(settings: WriterSettings) -> AccessCheck | None:
-    """Return the request hook, None where everybody may change everything. Raises: ConfigError."""
-    if not settings.authentication:
+def writer_check(settings: WriterSettings, audit: DecisionLog | None = None) -> AccessCheck | None:
+    """Return the request hook, None where everybody may change everything unseen.
+
+    Raises: ConfigError.
+    """
+    if settings.authentication:
+        control = _control(settings)
+    elif audit is not None:
+        control = AccessControl.open("")
+    else:
         return None
-    users = [user for user in (settings.initial_user, settings.inner) if user is not None]
+    return AccessCheck(
+        DecisionNotes(control, audit),
+        header_needs=dict.fromkeys(READS | WRITES, nothing),
+        body_needs={},
+    )
+
+
+def _control(settings: WriterSettings) -> AccessControl:
     if settings.inner is None:
         raise ConfigError(
             "",
@@ -60,7 +76,7 @@ def writer_check(settings: WriterSettings) -> AccessCheck | None:
             "write the same innerClientAuthenticationCredentials as in the files of the brokers",
         )
     table = UserTable()
-    for user in users:
-        table.put(AccessUser(user.access_key, user.secret_key, is_super=True))
-    control = AccessControl(table, "", unauthenticated_codes=READS)
-    return AccessCheck(control, header_needs=dict.fromkeys(READS | WRITES, nothing), body_needs={})
+    for user in (settings.initial_user, settings.inner):
+        if user is not None:
+            table.put(AccessUser(user.access_key, user.secret_key, is_super=True))
+    return AccessControl(table, "", unauthenticated_codes=READS)

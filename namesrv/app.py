@@ -2,7 +2,8 @@
 
 ::
 
-    run_namesrv ─┬ monitor
+    run_namesrv ─┬ audit-log
+                 ├ monitor
                  ├ expire (removes silent brokers), min-broker-id-notices
                  └ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
 """
@@ -26,6 +27,7 @@ from triomq.namesrv.request_table import handler_table
 from triomq.namesrv.route_requests import RouteRequests
 from triomq.namesrv.routes import RouteTable
 from triomq.namesrv.table_limits import namesrv_limits
+from triomq.remoting.audit.decision_log import open_audit, writing
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import ConnectionBudget
@@ -71,7 +73,8 @@ async def run_namesrv(
         from triomq.remoting.server.connection_sniffer import open_sniffer  # start-up time
 
         sniffer = open_sniffer(security)
-    check = writer_check(config.access)
+    audit = open_audit(config.audit, "name server")
+    check = writer_check(config.access, audit)
     limits = namesrv_limits(config.limits)
     kv = KvConfig.open(config.kv_path, limits)
     routes = RouteTable(route_rules(config), limits)
@@ -90,6 +93,7 @@ async def run_namesrv(
             config.network.server_config(config.listen_host, config.listen_port, config.pools()),
             filter_factory=sniffer.filter if sniffer is not None else None,
             request_hooks=(*request_hooks, *([check] if check is not None else [])),
+            checks_callers=bool(request_hooks) or config.access.authentication,
         ),
         handler_table(
             brokers,
@@ -101,20 +105,26 @@ async def run_namesrv(
         name="name server",
         places=budget.clients,
     )
-    with trio.CancelScope() as serving:
-        async with (
-            monitoring(config.monitor, "mqnamesrv", budget) as monitor,
-            trio.open_nursery() as nursery,
-        ):
-            nursery.start_soon(every, config.scan_interval_ms / 1000, brokers.expire, name="expire")
-            nursery.start_soon(brokers.run_leaving, name="leaving-brokers")
-            if notices is not None:
-                nursery.start_soon(notices.run, name="min-broker-id-notices")
-            if sniffer is not None:
-                nursery.start_soon(sniffer.run, name="tls-files")
-            host, port = await nursery.start(server.run, name="server")
-            monitor.serve(NamesrvSource(routes=routes, server=server, brokers=brokers))
-            task_status.started(NamesrvReady(host, port, serving.cancel))
+    async with writing(audit):
+        with trio.CancelScope() as serving:
+            async with (
+                monitoring(config.monitor, "mqnamesrv", budget, audit=audit) as monitor,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(
+                    every, config.scan_interval_ms / 1000, brokers.expire, name="expire"
+                )
+                nursery.start_soon(brokers.run_leaving, name="leaving-brokers")
+                if notices is not None:
+                    nursery.start_soon(notices.run, name="min-broker-id-notices")
+                if sniffer is not None:
+                    nursery.start_soon(sniffer.run, name="tls-files")
+                host, port = await nursery.start(server.run, name="server")
+                notes = None if check is None else check.notes
+                monitor.serve(
+                    NamesrvSource(routes=routes, server=server, brokers=brokers, notes=notes)
+                )
+                task_status.started(NamesrvReady(host, port, serving.cancel))
 
 
 def _now_ms() -> int:

@@ -10,6 +10,7 @@ import attrs
 
 from triomq.namesrv.table_limits import NamesrvTableLimits
 from triomq.remoting.access.access_settings import WriterSettings
+from triomq.remoting.audit.audit_settings import AuditSettings
 from triomq.remoting.core.java_keys import KeyTable, Reason
 from triomq.remoting.core.settings import PATH, TEXT, flag, group, number, optional_text, setting
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
@@ -114,6 +115,7 @@ class NamesrvConfig:
     monitor: MonitorSettings = group(MonitorSettings)
     security: SecuritySettings = group(SecuritySettings)
     access: WriterSettings = group(WriterSettings)
+    audit: AuditSettings = group(AuditSettings)
     limits: NamesrvTableLimits = group(NamesrvTableLimits)
 
     def saved_settings_path(self) -> Path:

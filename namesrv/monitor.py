@@ -10,6 +10,8 @@ import trio
 
 from triomq.namesrv.registration_requests import RegistrationRequests
 from triomq.namesrv.routes import RouteTable
+from triomq.remoting.audit.decision_notes import DecisionNotes
+from triomq.remoting.monitor.access_figures import access_figures
 from triomq.remoting.monitor.metrics import Family, Sample, counter, gauge, samples_by_limit
 from triomq.remoting.monitor.program_figures import server_figures
 from triomq.remoting.protocol.bodies.cluster import MissingProcess
@@ -23,6 +25,7 @@ class NamesrvSource:
     routes: RouteTable
     server: Server
     brokers: RegistrationRequests
+    notes: DecisionNotes | None = None
 
     async def refresh(self, _series_max: int) -> None:
         """Read nothing: all figures are in memory. Checkpoint: always."""
@@ -106,4 +109,6 @@ class NamesrvSource:
             "What was refused or left out because a limit of the name server's tables was reached.",
             samples_by_limit(self.routes.limits.refused),
         )
+        if self.notes is not None:
+            yield from access_figures(self.notes)
         yield from server_figures(self.server.statistics())

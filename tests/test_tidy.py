@@ -47,8 +47,12 @@ PURE = (
     ),
     *(
         f"remoting/access/{name}.py"
-        for name in ("changes", "control", "documents", "needs", "resources", "rules", "users")
+        for name in (
+            *("administration", "changes", "control", "documents", "needs", "resources", "rules"),
+            "users",
+        )
     ),
+    "remoting/audit/audit_entry.py",
     *(
         f"remoting/messaging/{name}.py"
         for name in (

@@ -25,6 +25,7 @@ from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.table_limits import BrokerTableLimits
 from triomq.broker.services.timers.timer_settings import TimerSettings
 from triomq.remoting.access.access_settings import AccessSettings
+from triomq.remoting.audit.audit_settings import AuditSettings
 from triomq.remoting.core.settings import (
     ADDRESSES,
     LONG_MAX,
@@ -253,6 +254,7 @@ class BrokerConfig:
     exports: ExportSettings = group(ExportSettings)
     security: SecuritySettings = group(SecuritySettings)
     access: AccessSettings = group(AccessSettings)
+    audit: AuditSettings = group(AuditSettings)
     endpoint: EndpointSettings = group(EndpointSettings)
     replication: ReplicationSettings = group(ReplicationSettings)
     pools: PoolSettings = group(PoolSettings)

@@ -98,6 +98,8 @@ class ReplicationMaster:
     connection_limits: HaConnectionLimits = attrs.field(factory=HaConnectionLimits)
     places: Places = attrs.field(factory=lambda: ConnectionBudget.of_process().slaves, kw_only=True)
     """Connections that the limit of open files leaves for slaves."""
+    on_connection: Callable[[str, str], None] | None = attrs.field(default=None, kw_only=True)
+    """Called with a peer and why it is turned away; an empty text if it is not."""
     on_acknowledged: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     """Called when a slave has reported. Must not raise. Checkpoint: never."""
     connections: list[SlaveConnection] = attrs.field(factory=list, init=False)
@@ -178,6 +180,8 @@ class ReplicationMaster:
                 f"the limit of open files (ulimit -n, {open_files.limit()}) leaves"
                 f" {self.places.most} for slaves; raise it"
             )
+        if self.on_connection is not None:
+            self.on_connection(peer, refusal)
         if refusal:
             self._limit.warning(logger, "%s is turned away: %s", peer, refusal)
             sock.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -16,6 +17,8 @@ from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
 from triomq.broker.roles.slave_reads import SlaveReads
 from triomq.broker.store.log.durability import Durability
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.audit.audit_entry import AuditEntry
+from triomq.remoting.audit.decision_log import DecisionLog
 from triomq.remoting.core.open_files import Places
 from triomq.remoting.server.listen import warn_if_open
 
@@ -86,6 +89,7 @@ def open_role(
     store: MessageStore,
     places: Places,
     on_lost_master: Sequence[Callable[[], None]],
+    audit: DecisionLog | None = None,
 ) -> Role:
     """Make what the role needs. From now on a slave's store takes only messages of its master.
 
@@ -127,6 +131,7 @@ def open_role(
         busy_poll=busy_poll,
         connection_limits=settings.connection_limits(),
         places=places,
+        on_connection=None if audit is None else partial(_note_slave, audit),
     )
     timeout_seconds = settings.slave_timeout_ms / 1000
     return Role(
@@ -136,3 +141,9 @@ def open_role(
         master=master,
         replicated=ReplicatedDurability(store, master, timeout_seconds) if awaited else None,
     )
+
+
+def _note_slave(audit: DecisionLog, peer: str, refusal: str) -> None:
+    """Write a connection to the HA port into the audit log. Checkpoint: never."""
+    why = refusal or "haSlaveAddresses"
+    audit.note(AuditEntry(door="ha", what="copy the log", peer=peer, allowed=not refusal, why=why))

@@ -2,7 +2,8 @@
 
 ::
 
-    run_proxy ─┬ monitor
+    run_proxy ─┬ audit-log
+               ├ monitor
                ├ Connector          connections to name servers and brokers
                ├ remote-cluster ──── broker-list, registrations
                ├ access-copy        where calls are checked
@@ -42,6 +43,8 @@ from triomq.client.proxy.passed_requests import PassedRequests
 from triomq.client.proxy.proxy_config import ProxyConfig
 from triomq.client.proxy.remote_cluster import ProxyEndpoint, RemoteCluster
 from triomq.remoting.access.control import AccessControl
+from triomq.remoting.audit.decision_log import DecisionLog, open_audit, writing
+from triomq.remoting.audit.decision_notes import DecisionNotes
 from triomq.remoting.client.connector import Connector, ConnectorConfig, PeerHandler
 from triomq.remoting.client.discovery import (
     DEFAULT_SUBGROUP,
@@ -120,9 +123,11 @@ async def run_proxy(
     def heartbeats_lost(address: str, number: int) -> None:
         cluster.connection_lost(address, number)
 
+    audit = open_audit(config.audit, "mqproxy")
     stopping = trio.Event()
     async with (
-        monitoring(config.monitor, "mqproxy", budget, config.exports) as monitor,
+        writing(audit),
+        monitoring(config.monitor, "mqproxy", budget, config.exports, audit) as monitor,
         Connector(connecting, handlers=handlers, on_lost=lost) as connector,
         open_background() as tasks,
     ):
@@ -148,14 +153,11 @@ async def run_proxy(
             tasks,
             config.heartbeats,
         )
-        access = None
-        if config.access.authentication:
-            directory = cluster.calls.directory
-            copy = AccessCopy(connector, lambda: directory.masters(config.cluster_name))
-            access = CallAccess(
-                AccessControl(copy.table, config.cluster_name, config.access.authorization)
-            )
-        cluster.verifies_signatures = access is not None
+        directory = cluster.calls.directory
+        copy = AccessCopy(connector, lambda: directory.masters(config.cluster_name))
+        notes = _notes(config, copy, audit)
+        access = None if notes is None else CallAccess(notes)
+        checks = cluster.verifies_signatures = config.access.authentication
         service = GrpcMessaging(cluster, config.messaging, access=access)
         passed = PassedRequests(
             service, cluster.registrations.joined, cluster.calls.directory.name_at
@@ -170,10 +172,10 @@ async def run_proxy(
             port_setting="grpcServerPort",
             sniffer=sniffer,
             places=budget.clients,
-            checks_callers=access is not None,
+            checks_callers=checks,
         )
         await tasks.start(cluster.run, name="remote-cluster")
-        if access is not None:
+        if checks:
             await tasks.start(copy.run, name="access-copy")
         await tasks.start(service.run, name="messaging-service")
         if address_server is not None:
@@ -182,7 +184,7 @@ async def run_proxy(
         async with open_background() as serving:
             listening, port = await serving.start(grpc.run, name="grpc-server")
             cluster.endpoint = attrs.evolve(cluster.endpoint, port=port)
-            monitor.serve(ProxySource(cluster, service, grpc))
+            monitor.serve(ProxySource(cluster, service, grpc, notes))
             task_status.started(ProxyReady(listening, port, stopping.set))
             await stopping.wait()
             monitor.leave()
@@ -200,6 +202,17 @@ def _address_server(config: ProxyConfig) -> str | None:
             " variable NAMESRV_ADDR"
         )
     return address_server_url(config.namesrv_domain, config.namesrv_subgroup or DEFAULT_SUBGROUP)
+
+
+def _notes(
+    config: ProxyConfig, copy: AccessCopy, audit: DecisionLog | None
+) -> DecisionNotes | None:
+    """Return what decides about calls; None where nobody asks for decisions."""
+    cluster = config.cluster_name
+    if config.access.authentication:
+        rules = config.access.authorization
+        return DecisionNotes(AccessControl(copy.table, cluster, rules), audit)
+    return None if audit is None else DecisionNotes(AccessControl.open(cluster), audit)
 
 
 def _connector_config(config: ProxyConfig, security: Security) -> ConnectorConfig:

@@ -9,9 +9,11 @@ import attrs
 import trio
 
 from triomq.client.proxy.remote_cluster import RemoteCluster
+from triomq.remoting.audit.decision_notes import DecisionNotes
 from triomq.remoting.grpc.call_statistics import grpc_figures
 from triomq.remoting.grpc.grpc_server import GrpcServer
 from triomq.remoting.messaging.service import GrpcMessaging
+from triomq.remoting.monitor.access_figures import access_figures
 from triomq.remoting.monitor.metrics import Family, counter, gauge
 
 
@@ -22,6 +24,7 @@ class ProxySource:
     cluster: RemoteCluster
     service: GrpcMessaging
     server: GrpcServer
+    notes: DecisionNotes | None = None
 
     async def refresh(self, _series_max: int) -> None:
         """Read nothing: all figures are in memory. Checkpoint: always."""
@@ -81,5 +84,7 @@ class ProxySource:
             "Requests to brokers and name servers that wait for their answers.",
             connections.pending,
         )
+        if self.notes is not None:
+            yield from access_figures(self.notes)
         yield from grpc_figures(self.server.statistics())
         yield from self.service.figures()

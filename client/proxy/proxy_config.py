@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 
 from triomq.remoting.access.access_settings import ProxyAccessSettings
+from triomq.remoting.audit.audit_settings import AuditSettings
 from triomq.remoting.core.java_keys import KeyTable, Reason
 from triomq.remoting.core.settings import (
     ADDRESSES,
@@ -160,6 +161,7 @@ class ProxyConfig:
     exports: ExportSettings = group(ExportSettings)
     security: SecuritySettings = group(SecuritySettings)
     access: ProxyAccessSettings = group(ProxyAccessSettings)
+    audit: AuditSettings = group(AuditSettings)
 
     def security_settings(self) -> SecuritySettings:
         """Return the settings for TLS, with the proxy's own names of the certificate's files."""

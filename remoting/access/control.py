@@ -34,8 +34,9 @@ class AccessControl:
     """The decisions of one server.
 
     ``cluster_name``: of the resource that requests about the whole broker use. ``authorizes``:
-    False if every known user may do everything. The lists name request codes that are not checked,
-    which are those of ``authenticationWhitelist`` and ``authorizationWhitelist``.
+    False if every known user may do everything. ``authenticates``: False if everybody may. The
+    lists name request codes that are not checked, which are those of ``authenticationWhitelist``
+    and ``authorizationWhitelist``.
     """
 
     table: UserTable
@@ -43,7 +44,13 @@ class AccessControl:
     authorizes: bool = True
     unauthenticated_codes: Collection[int] = ()
     unauthorized_codes: Collection[int] = ()
+    authenticates: bool = attrs.field(default=True, kw_only=True)
     refusals: Counter[Check] = attrs.field(factory=Counter, init=False)
+
+    @classmethod
+    def open(cls, cluster_name: str) -> AccessControl:
+        """Return one that allows everything to everybody."""
+        return cls(UserTable(), cluster_name, authorizes=False, authenticates=False)
 
     def identify(
         self,
@@ -55,7 +62,7 @@ class AccessControl:
         by_date: bool = False,
     ) -> AccessUser | None:
         """Return who sends a request; None for a code that is not checked. Raises: Rejected."""
-        if code in self.unauthenticated_codes:
+        if not self.authenticates or code in self.unauthenticated_codes:
             return None
         try:
             return self.table.authenticated(ext, body, version, by_date=by_date)
@@ -95,3 +102,20 @@ class AccessControl:
             return AccessDecision(allowed=True)
         rule = self.table.rules_of(user.name).deciding(need, address)
         return AccessDecision(allowed=rule is not None and rule.allow, rule=rule)
+
+    def reason(
+        self, user: AccessUser | None, needs: Iterable[Need], address: str, code: int = 0
+    ) -> str:
+        """Return why a request is allowed, for people."""
+        if not self.authenticates:
+            return "authenticationEnabled is false"
+        if code in self.unauthenticated_codes:
+            return "requests of this kind need no signature"
+        if not self.authorizes:
+            return "authorizationEnabled is false"
+        if code in self.unauthorized_codes:
+            return "authorizationWhitelist"
+        if user is not None and user.is_super:
+            return "a super user may do everything"
+        rules = [] if user is None else [self.decide(user, need, address).rule for need in needs]
+        return "; ".join(dict.fromkeys(map(str, rules))) or "it needs no right"

@@ -74,6 +74,14 @@ class AccessRule:
             and (not self.sources or any(source.has(address) for source in self.sources))
         )
 
+    def __str__(self) -> str:
+        """Return the rule in words: ``the rule allows Pub on Topic:orders from 10.0.0.0/8``."""
+        words = ",".join(action.text for action in self.actions)
+        places = ",".join(place.text for place in self.sources)
+        verb = "allows" if self.allow else "denies"
+        where = f" from {places}" if places else ""
+        return f"the rule {verb} {words} on {self.resources}{where}"
+
 
 @attrs.frozen
 class AccessRules:

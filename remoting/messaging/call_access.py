@@ -13,19 +13,15 @@ from typing import Any
 
 import attrs
 
-from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.resources import Action, Need, group_need, topic_need
+from triomq.remoting.audit.decision_notes import NO_CODE, Asked, DecisionNotes
 from triomq.remoting.core.errors import Rejected
-from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.methods import CallContext
 from triomq.remoting.messaging.call_credentials import call_credentials
 from triomq.remoting.messaging.checks import group_name, topic_name
 from triomq.remoting.messaging.status_codes import refused_by_broker
-from triomq.remoting.server.access_check import log_refusal
 
-NO_CODE = 0
-"""The request code of a call, which has none: no white list names it."""
 PUB, SUB = Action.PUB, Action.SUB
 
 
@@ -80,14 +76,19 @@ CALL_NEEDS: Mapping[str, Callable[[Any], Iterable[Need]]] = {
 class CallAccess:
     """The check."""
 
-    control: AccessControl
-    limit: LogLimit = attrs.field(factory=LogLimit)
+    notes: DecisionNotes
 
     def require(self, name: str, request: Any, call: CallContext) -> None:
         """Refuse a call that its sender may not make. Raises: Refused."""
+        notes, control, user = self.notes, self.notes.control, None
+        fields = call_credentials(call.metadata)
         try:
-            user = self.control.identify(NO_CODE, call_credentials(call.metadata), by_date=True)
-            self.control.require(user, CALL_NEEDS[name](request), call.peer[0])
+            user = control.identify(NO_CODE, fields, by_date=True)
+            control.require(user, CALL_NEEDS[name](request), call.peer[0])
         except Rejected as error:
-            log_refusal(self.limit, f"call {name}", f"{call.peer[0]}:{call.peer[1]}", error)
+            needs = () if user is None else tuple(CALL_NEEDS[name](request))
+            notes.refused(Asked("grpc", name, call.peer), error, user, fields, needs)
             raise refused_by_broker(error.code, error.remark) from None
+        if notes.wants():
+            needs = tuple(CALL_NEEDS[name](request))
+            notes.allowed(Asked("grpc", name, call.peer), user, needs)

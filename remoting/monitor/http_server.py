@@ -21,6 +21,8 @@ from typing import Any, Protocol
 import attrs
 import trio
 
+from triomq.remoting.audit.audit_entry import AuditEntry
+from triomq.remoting.audit.decision_log import DecisionLog
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import ConnectionBudget
@@ -50,6 +52,8 @@ CONNECTIONS_MAX = 32
 connections.
 """
 _BACKLOG = 64
+GUARDED = ("/status", "/metrics")
+"""Pages that ask for a token if there is one."""
 
 
 class MonitorSource(Protocol):
@@ -90,6 +94,7 @@ class Monitor:
     series_max: int = attrs.field(default=10_000, kw_only=True)
     token: str = attrs.field(default="", kw_only=True, repr=False)
     """What pages other than probes ask for."""
+    audit: DecisionLog | None = attrs.field(default=None, kw_only=True)
     loop: LoopLag = attrs.field(factory=LoopLag, kw_only=True)
     export: Export = attrs.field(factory=lambda: Export(ExportSettings()), kw_only=True)
     scrape_seconds: float = attrs.field(default=0.0, init=False)
@@ -114,7 +119,7 @@ class Monitor:
 
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Answer one request. Checkpoint: maybe."""
-        if request.path in ("/status", "/metrics") and not self._may_read(request):
+        if request.path in GUARDED and not self._may_read(request):
             remark = b"send the token of monitorToken: Authorization: Bearer TOKEN\n"
             return HttpAnswer(HTTPStatus.UNAUTHORIZED, remark)
         match request.path:
@@ -225,12 +230,21 @@ class Monitor:
                 data += chunk
             seat.asked = True
             answer = await self.answer(request)
+            if self.audit is not None and request.path in GUARDED:
+                self._note(self.audit, request.path, _peer_of(stream), answer)
             await stream.send_all(answer.encode(head=True))
             if not request.head:
                 for piece in (answer.body, *answer.rest):
                     await stream.send_all(piece)
         except BadRequest as error:
             await stream.send_all(HttpAnswer(error.status, f"{error}\n".encode()).encode())
+
+    def _note(self, audit: DecisionLog, path: str, peer: str, answer: HttpAnswer) -> None:
+        allowed = answer.status is not HTTPStatus.UNAUTHORIZED
+        if allowed and not audit.sampled():
+            return
+        why = "monitorToken" if self.token else "monitorToken is empty"
+        audit.note(AuditEntry(door="http", what=path, peer=peer, allowed=allowed, why=why))
 
     async def run(self, settings: MonitorSettings, *, task_status: trio.TaskStatus[int]) -> None:
         """Listen until cancelled; ``started(port)``. Raises: AddressInUse or ListenFailed."""
@@ -245,12 +259,20 @@ class Monitor:
         nursery.start_soon(self.talk, trio.SocketStream(trio.socket.from_stdlib_socket(sock)))
 
 
+def _peer_of(stream: trio.SocketStream) -> str:
+    try:
+        return format_address(*stream.socket.getpeername()[:2])
+    except OSError:  # it has closed the connection
+        return "unknown"
+
+
 @asynccontextmanager
 async def monitoring(
     settings: MonitorSettings,
     program: str,
     budget: ConnectionBudget | None = None,
     exports: ExportSettings | None = None,
+    audit: DecisionLog | None = None,
 ) -> AsyncIterator[Monitor]:
     """Answer probes and push metrics during the block, if the settings name a port or a collector.
 
@@ -264,6 +286,7 @@ async def monitoring(
         series_max=settings.series_max,
         token=settings.token,
         export=Export(exports),
+        audit=audit,
     )
     push = await monitor.export.open(program)
     if not settings.port and push is None:

@@ -6,8 +6,7 @@ Where the body says what is needed, the handler that decodes the body asks ``req
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,44 +15,50 @@ from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.needs import BODY_NEEDS, HEADER_NEEDS, FromBody, FromHeader
 from triomq.remoting.access.resources import Action, Need, topic_need
 from triomq.remoting.access.users import refused
+from triomq.remoting.audit.decision_notes import Asked, DecisionNotes
 from triomq.remoting.core.errors import Rejected, RemotingError
-from triomq.remoting.core.log_limit import LogLimit
-from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.server.requests import Request
 
-logger = logging.getLogger(__name__)
+NO_FIELDS: Mapping[str, str] = {}
 
 
 @attrs.frozen(eq=False)
 class AccessCheck:
     """The hook. It leaves the user in ``Request.user``."""
 
-    control: AccessControl
+    notes: DecisionNotes
     header_needs: Mapping[int, FromHeader] = HEADER_NEEDS
     body_needs: Mapping[int, FromBody] = BODY_NEEDS
-    limit: LogLimit = attrs.field(factory=LogLimit)
+    control: AccessControl = attrs.field(
+        init=False, default=attrs.Factory(lambda self: self.notes.control, takes_self=True)
+    )
 
     def __call__(self, request: Request) -> None:
         """Refuse a request that its sender may not make. Raises: Rejected."""
         if request.connection.local:
             return  # a call of the gRPC service, which has checked it
-        try:
-            ext = request.ext()
-        except RemotingError as error:
-            raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        try:
-            self._check(request, ext)
-        except Rejected as error:
-            log_refusal(
-                self.limit, f"request {int(request.code)}", request.connection.peer_text, error
-            )
-            raise
-
-    def _check(self, request: Request, ext: Mapping[str, str]) -> None:
+        ext = NO_FIELDS
+        if self.control.authenticates:
+            try:
+                ext = request.ext()
+            except RemotingError as error:
+                raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
         code = int(request.code)
+        try:
+            self._check(request, code, ext)
+        except Rejected as error:
+            needs = self._needs(request, code)
+            self.notes.refused(_asked(request, code), error, request.user, ext, needs)
+            raise
+        if code not in self.body_needs and self.notes.wants(code):
+            needs = self._needs(request, code)
+            self.notes.allowed(_asked(request, code), request.user, needs)
+
+    def _check(self, request: Request, code: int, ext: Mapping[str, str]) -> None:
         control = self.control
         request.user = control.identify(code, ext, request.body, request.version)
         needs = self.header_needs.get(code)
@@ -67,6 +72,11 @@ class AccessCheck:
         elif code not in self.body_needs:
             raise refused(f"request code {code} has no entry in the table of access control.")
 
+    def _needs(self, request: Request, code: int) -> Sequence[Need]:
+        """Return what the header of a request needs, for the audit log."""
+        needs = self.header_needs.get(code)
+        return () if needs is None else tuple(needs(request.header, self.control.cluster_name))
+
     def require_message(self, request: Request, message: StoredMessage, *actions: Action) -> None:
         """Refuse a request that names a message by its place in the log, unless its user may do one
         of *actions* on the topic of that message. Raises: Rejected.
@@ -79,20 +89,29 @@ class AccessCheck:
     def require_for_body(self, request: Request, body: Any) -> None:
         """Refuse a request that needs more for its body than its user may. Raises: Rejected."""
         needs = self.body_needs.get(int(request.code))
-        if needs is not None:
-            self._require(request, needs(body))
+        if needs is None or request.connection.local:
+            return
+        found = tuple(needs(body))
+        self._require(request, found)
+        code = int(request.code)
+        if self.notes.wants(code):
+            self.notes.allowed(_asked(request, code), request.user, found)
 
-    def _require(self, request: Request, needs: Iterable[Need]) -> None:
+    def _require(self, request: Request, needs: Sequence[Need]) -> None:
         if request.connection.local:
             return
         code, connection = int(request.code), request.connection
         try:
             self.control.require(request.user, needs, connection.peer[0], code)
         except Rejected as error:
-            log_refusal(self.limit, f"request {code}", connection.peer_text, error)
+            asked = _asked(request, code)
+            self.notes.refused(asked, error, request.user, NO_FIELDS, needs)
             raise
 
 
-def log_refusal(limit: LogLimit, what: str, peer: str, error: Rejected) -> None:
-    """Say who was refused: one line in ten seconds, however many there are."""
-    limit.warning(logger, "refused %s from %s: %s", what, peer, error.remark)
+def _asked(request: Request, code: int) -> Asked:
+    try:
+        what = RequestCode(code).name
+    except ValueError:
+        what = f"request {code}"
+    return Asked("remoting", what, request.connection.peer, code, request.header)

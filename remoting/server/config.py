@@ -69,3 +69,7 @@ class ServerConfig:
     poller_factory: Callable[[], Poller] = open_poller
     filter_factory: Callable[[Connection], BytesFilter | None] | None = None
     request_hooks: Sequence[RequestHook] = ()
+    checks_callers: bool = attrs.field(
+        default=attrs.Factory(lambda self: bool(self.request_hooks), takes_self=True)
+    )
+    """Whether hooks refuse strangers; otherwise the start warns of an open port."""

@@ -189,7 +189,7 @@ class Server:
         main = open_port(config.port, config.port_setting)
         others = [open_port(side.port, side.setting) for side in config.side_ports]
         self.host, self.port = main.getsockname()[:2]
-        if not config.request_hooks:
+        if not config.checks_callers:
             warn_if_open(main, "read, write and delete", OPEN_FIX)
         codecs = [f"codec-{number}" for number in range(config.codec_count)]
         selectors = [f"selector-{number}" for number in range(config.selector_count)]

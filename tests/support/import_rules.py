@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.protocol.bodies": ("remoting.core", "remoting.protocol"),
     "remoting.protocol.headers": ("remoting.core", "remoting.protocol"),
     "remoting.access": ("remoting.core", "remoting.protocol"),
+    "remoting.audit": ("remoting.access", "remoting.core", "remoting.protocol"),
     "remoting.tls": ("remoting.core",),
     "remoting.client": ("remoting.core", "remoting.protocol", "remoting.tls"),
     "remoting": ("remoting",),

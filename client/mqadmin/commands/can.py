@@ -92,15 +92,7 @@ async def decided(admin: Admin, address: str, name: str, need: Need, source: str
     decision = AccessControl(table, "").decide(user, need, source)
     if decision.rule is None:
         return {"allowed": False, "why": "no rule is about that"}
-    rule = decision.rule
-    words = ",".join(action.text for action in rule.actions)
-    places = ",".join(place.text for place in rule.sources)
-    verb = "allows" if rule.allow else "denies"
-    where = f" from {places}" if places else ""
-    return {
-        "allowed": decision.allowed,
-        "why": f"the rule {verb} {words} on {rule.resources}{where}",
-    }
+    return {"allowed": decision.allowed, "why": str(decision.rule)}
 
 
 COMMANDS = (

@@ -1,0 +1,26 @@
+"""Figures of access control and of the audit log, the same for every kind of server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from triomq.remoting.access.control import Check
+from triomq.remoting.audit.decision_log import outcomes
+from triomq.remoting.audit.decision_notes import DecisionNotes
+from triomq.remoting.monitor.metrics import Family, Sample, counter
+
+
+def access_figures(notes: DecisionNotes) -> Iterator[Family]:
+    """Yield what was refused, and what became of the entries of the audit log if there is one."""
+    if notes.control.authenticates:
+        yield counter(
+            "triomq_access_refusals_total",
+            "Requests that access control refused, by the check that did.",
+            [Sample(notes.control.refusals[check], {"check": check.value}) for check in Check],
+        )
+    if notes.log is not None:
+        yield counter(
+            "triomq_audit_entries_total",
+            "Entries of the audit log, by what became of them.",
+            [Sample(count, {"outcome": outcome}) for outcome, count in outcomes(notes.log)],
+        )
