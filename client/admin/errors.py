@@ -187,11 +187,7 @@ class MessageNowhere(TrioMQError):
 
     def __str__(self) -> str:
         """Name the places that were searched."""
-        fix = (
-            "check spelling and topic"
-            if self.topic is not None
-            else "check the spelling; a key needs its topic, -t TOPIC"
-        )
+        fix = "check spelling and topic" if self.topic is not None else "check the spelling"
         return (
             f"no broker has a message {self.word!r}; looked in {', in '.join(self.looked)}: {fix};"
             " it may also be older than the brokers' retention"

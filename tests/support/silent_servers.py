@@ -26,10 +26,10 @@ def silent_server(host: str = "127.0.0.1") -> Iterator[int]:
 
 @asynccontextmanager
 async def silent_broker(
-    namesrv: str, topics: Iterable[str], name: str = "ghost"
+    namesrv: str, topics: Iterable[str], name: str = "ghost", slave: str | None = None
 ) -> AsyncIterator[str]:
     """The address of a broker that is registered with these topics, and one of its own name, and
-    never answers.
+    never answers. ``slave``: address of a living broker that becomes its slave in the routes.
     """
     with silent_server() as port:
         address = f"127.0.0.1:{port}"
@@ -39,10 +39,13 @@ async def silent_broker(
                 DataVersion(0, 1, 1),
             )
         ).encode()
-        header = RegisterBrokerHeader(name, address, "DefaultCluster", "", 0)
+        headers = [RegisterBrokerHeader(name, address, "DefaultCluster", "", 0)]
+        if slave is not None:
+            headers.append(RegisterBrokerHeader(name, slave, "DefaultCluster", "", 1))
         async with Connector() as connector:
-            answer = await connector.invoke(
-                namesrv, request(RequestCode.REGISTER_BROKER, header, body), timeout=10
-            )
-            assert answer.code == 0, answer.remark
+            for header in headers:
+                answer = await connector.invoke(
+                    namesrv, request(RequestCode.REGISTER_BROKER, header, body), timeout=10
+                )
+                assert answer.code == 0, answer.remark
             yield address

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin import messages
 from triomq.client.admin.answers import Answers, read_body
-from triomq.client.admin.explain.message_places import copies_of
+from triomq.client.admin.explain.key_search import copies_of
 from triomq.client.admin.explain.outcomes import (
     DELAYING_TOPICS,
     GroupReading,
@@ -86,7 +86,13 @@ async def group_readings(
     given_back: list[StoredCopy] = []
     if (unique_id := message.properties.get(UNIQ_KEY)) is not None and groups:
         wanted = {one for some in topics.values() for one in some} | set(DELAYING_TOPICS)
-        found = await copies_of(admin, brokers, sorted(wanted), unique_id)
+        found = await copies_of(
+            admin,
+            brokers,
+            sorted(wanted),
+            unique_id,
+            lambda found: found.properties.get(UNIQ_KEY) == unique_id,
+        )
         failures |= found.reasons()
         given_back = [one for some in found.values.values() for one in some]
     configs = await group_configs(admin, brokers)

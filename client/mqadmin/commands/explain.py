@@ -8,6 +8,7 @@ from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.errors import MessageNowhere
 from triomq.client.admin.explain.group_readings import group_readings, groups_of
+from triomq.client.admin.explain.key_search import TOPICS_MAX
 from triomq.client.admin.explain.message_places import MessagePlaces, find_places
 from triomq.client.admin.explain.message_states import (
     MessageFacts,
@@ -20,6 +21,7 @@ from triomq.client.admin.known_groups import unknown_group
 from triomq.client.admin.times import now_ms, seconds_text
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.command import AdminCommand, Result, Table, table_of
+from triomq.client.mqadmin.core.output import tell_progress
 from triomq.client.mqadmin.core.trace_text import TRACE_SHAPE, trace_document
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
@@ -32,12 +34,17 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
 
+SEARCH_SHARE = 0.5
+"""of ``--timeout`` for the search in topics; the rest is for what groups did with the message"""
+
+
 async def explain(admin: Admin, options: Values) -> Result:
     word, topic = options.text("id").strip(), options.maybe_text("topic")
-    places = await find_places(admin, word, topic)
+    seconds = options.number("timeout") * SEARCH_SHARE
+    places = await find_places(admin, word, topic, seconds=seconds, tell=tell_progress)
     failures = dict(places.failures)
     chosen = _chosen(places)[: options.number("maxNum")]
-    if not chosen and not failures:
+    if not chosen and not failures and not places.unsearched:
         raise MessageNowhere(word, places.looked, topic)
     documents: list[dict[str, Any]] = []
     blocks: list[Table | str] = []
@@ -50,8 +57,17 @@ async def explain(admin: Admin, options: Values) -> Result:
     return Result(
         document={"query": word, "messages": documents},
         blocks=blocks or [f"No broker that answered has a message {word!r}."],
-        failures=failures,
-        asked=len(places.brokers.keys() | failures.keys()),
+        failures=failures | places.failures,
+        asked=len(places.brokers.keys() | failures.keys()) + places.silent_masters,
+        partial=places.unsearched > 0,
+        notes=[_unsearched_note(places.unsearched)] if places.unsearched else [],
+    )
+
+
+def _unsearched_note(count: int) -> str:
+    return (
+        f"{count} topics were not searched: at most {TOPICS_MAX} are, within half of --timeout;"
+        " name the topic with -t"
     )
 
 
@@ -210,7 +226,7 @@ COMMANDS = (
         options=(
             Option(
                 "ID",
-                "the message's id (of its producer, or of its place in a log), or with -t a key",
+                "the message's id (of its producer, or of its place in a log), or a key",
                 required=True,
             ),
             Option("-t, --topic TOPIC", "name of the topic (without it: all topics)"),
@@ -224,6 +240,7 @@ COMMANDS = (
         ),
         examples=(
             "messageExplain 7F0000010AC018B4AAC2514F3A9B0000 -t orders",
+            "messageExplain order-1",
             "messageExplain order-1 -t orders -g billing",
         ),
         document=(

@@ -21,6 +21,7 @@ from triomq import (
     Sql,
     TransactionOutcome,
 )
+from triomq.client.admin.explain import key_search, message_places
 from triomq.testing import InProcessCluster, local_cluster
 
 TRACED = ClientSettings(trace=True)
@@ -190,13 +191,58 @@ async def test_a_message_that_no_broker_has(cluster: InProcessCluster) -> None:
     done = await mqadmin("message", "explain", "nothing", "-t", "orders", *namesrv)
     assert failed(done, 4, "'nothing'", "topic orders at broker-a", "delayed messages")
     done = await mqadmin("message", "explain", "nothing", *namesrv)
-    assert failed(done, 4, "topics at broker-a", "a key needs its topic")
+    assert failed(done, 4, "topics at broker-a", "check the spelling")
     async with Producer(cluster.namesrv_address, group="shop") as producer:
         sent = await producer.send("orders", b"x")
     done = await mqadmin("message", "explain", sent.message_id, "-g", "biling", *namesrv)
     assert failed(done, 4, "no broker knows group 'biling'")
     done = await mqadmin("message", "explain", sent.message_id, *namesrv)
     assert "No group consumes topic orders" in done.out
+
+
+@pytest.mark.feature(183)
+async def test_a_key_needs_no_topic(cluster: InProcessCluster) -> None:
+    await cluster.create_topic("refunds", queues=1)
+    async with Producer(cluster.namesrv_address, group="shop") as producer:
+        await producer.send("orders", b"1", keys=["order-1"])
+        later = await producer.send("refunds", b"2", keys=["order-1"])
+    words = ("message", "explain", "order-1", "-n", cluster.namesrv_address, "--json")
+    done = await mqadmin(*words)
+    assert [one["topic"] for one in done.document["messages"]] == ["refunds", "orders"]
+    assert done.document["messages"][0]["msgId"] == later.message_id
+    assert done.err == "", "few topics need no line of progress"
+
+
+async def test_a_search_in_many_topics_names_its_limit(
+    cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_search, "TURN_TOPICS", 4)
+    done = await mqadmin("message", "explain", "order-1", "-n", cluster.namesrv_address)
+    assert done.code == 4
+    assert "mqadmin: looking for 'order-1' in topics 1 to 4 of " in done.err
+    assert "at most 5000 topics and half of --timeout" in done.err
+    monkeypatch.setattr(message_places, "TOPICS_MAX", 5)
+    done = await mqadmin("message", "explain", "order-1", "-n", cluster.namesrv_address)
+    assert done.code == 3, "what was not searched may have it"
+    assert "topics were not searched" in done.err
+
+
+async def test_a_slave_is_asked_when_its_master_hangs(cluster: InProcessCluster) -> None:
+    broker = cluster.brokers[0]
+    async with Producer(cluster.namesrv_address, group="shop") as producer:
+        sent = await producer.send("orders", b"x", keys=["order-1"])
+    namesrv = ("-n", cluster.namesrv_address, "--timeout", 3, "--json")
+    async with silent_broker(
+        cluster.namesrv_address, ["orders"], broker.name, slave=broker.address
+    ) as silent:
+        for word in ("order-1", sent.message_id, sent.offset_message_id):
+            done = await mqadmin("message", "explain", word, *namesrv)
+            assert done.code == 3
+            (message,) = done.document["messages"]
+            assert message["msgId"] == sent.message_id
+            reason = done.document["failures"][broker.name]
+            assert silent in reason
+            assert f"its slave {broker.address} was asked instead" in reason
 
 
 async def why(cluster: InProcessCluster, *words: object) -> tuple[Done, dict[str, str]]:
