@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import trio
-from access_callers import ROOT, SETTINGS, Caller
+from access_callers import PASSWORD, ROOT, SETTINGS, Caller
 from mqadmin_calls import mqadmin
 from replicated_brokers import broker_group, eventually
 
@@ -165,3 +165,39 @@ async def test_mqadmin_says_which_rule_decides(tmp_path: Path) -> None:
         unknown = await mqadmin("can", "ghost", "Pub", "Topic:x", *place)
         assert unknown.code != 0
         assert "mqadmin user list" in unknown.err
+
+
+async def test_mqadmin_says_for_whom_brokers_take_it(tmp_path: Path) -> None:
+    def file_of(name: str, password: str) -> Path:
+        file = tmp_path / f"{name}-{password}.yml"
+        file.write_text(f"accessKey: {name}\nsecretKey: {password}\n")
+        return file
+
+    async with broker_group(tmp_path) as group:
+        member = await group.start(0, **SETTINGS)
+        await as_caller(member.ready.address, lambda caller: caller.create_user("shop"))
+        place = ("-b", member.ready.address, "-n", group.namesrv)
+
+        async def ask(*credentials: str) -> tuple[Any, ...]:
+            given = ("--credentials", file_of(*credentials)) if credentials else ()
+            done = await mqadmin("whoami", *place, *given, "--json")
+            (found,) = done.document["brokers"].values()
+            return done.code, found["user"], found["type"], found["why"]
+
+        assert await ask(*ROOT) == (0, "root", "Super", "the signature is good")
+        code, user, kind, _why = await ask("shop", PASSWORD)
+        assert (code, user, kind) == (0, "shop", "Normal")
+        assert await ask("shop", "wrong") == (1, None, None, "check signature failed.")
+        assert await ask("ghost", PASSWORD) == (1, None, None, "User:ghost is not found.")
+        code, user, _kind, why = await ask()
+        assert (code, user) == (1, None)
+        assert "--credentials" in why
+
+
+async def test_mqadmin_says_that_a_broker_authenticates_nobody(tmp_path: Path) -> None:
+    async with broker_group(tmp_path) as group:
+        member = await group.start(0)
+        done = await mqadmin("whoami", "-b", member.ready.address, "-n", group.namesrv)
+    assert done.code == 0
+    assert "nobody" in done.out
+    assert "authenticationEnabled is false" in done.out

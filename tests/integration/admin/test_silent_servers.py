@@ -126,6 +126,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "deleteAcl": (*CLUSTER, *SUBJECT, "--yes"),
     "getAcl": (*CLUSTER, *SUBJECT),
     "can": ("shop", "Pub", "Topic:T", *CLUSTER),
+    "whoami": CLUSTER,
     "listAcl": CLUSTER,
     "copyAcl": ("-f", BROKER, "-t", BROKER),
 }
