@@ -5,6 +5,7 @@
     run_namesrv ─┬ audit-log
                  ├ monitor
                  ├ expire (removes silent brokers), min-broker-id-notices
+                 ├ controller (with enableControllerInNamesrv): a server on a port of its own
                  └ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
 """
 
@@ -18,6 +19,7 @@ import trio
 from triomq.namesrv.access import writer_check
 from triomq.namesrv.config import NamesrvConfig, RunningConfig
 from triomq.namesrv.config_requests import ConfigRequests, route_rules
+from triomq.namesrv.controller.serve_controller import ControllerParts
 from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.kv_requests import KvRequests
 from triomq.namesrv.min_broker_id_notices import MinBrokerIdNotices
@@ -34,6 +36,7 @@ from triomq.remoting.core.open_files import ConnectionBudget
 from triomq.remoting.core.periodic import every
 from triomq.remoting.core.saved_settings import SavedSettings
 from triomq.remoting.monitor.http_server import monitoring
+from triomq.remoting.server.config import ServerConfig
 from triomq.remoting.server.request_hooks import RequestHook
 from triomq.remoting.server.server import Server
 from triomq.remoting.tls.security_settings import resolve
@@ -88,19 +91,24 @@ async def run_namesrv(
     )
     saved = SavedSettings.open(config.saved_settings_path())
     budget = budget or ConnectionBudget.of_process()
-    server = Server(
-        attrs.evolve(
-            config.network.server_config(config.listen_host, config.listen_port, config.pools()),
+    settings = ConfigRequests(running, routes, saved)
+
+    def secured(plain: ServerConfig) -> ServerConfig:
+        return attrs.evolve(
+            plain,
             filter_factory=sniffer.filter if sniffer is not None else None,
             request_hooks=(*request_hooks, *([check] if check is not None else [])),
             checks_callers=bool(request_hooks) or config.access.authentication,
+        )
+
+    controller = None
+    if config.controller.enabled:
+        controller = ControllerParts.open(lambda: running.current.controller, security.client)
+    server = Server(
+        secured(
+            config.network.server_config(config.listen_host, config.listen_port, config.pools())
         ),
-        handler_table(
-            brokers,
-            topics,
-            KvRequests(kv, brokers.missing, _now_ms),
-            ConfigRequests(running, routes, saved),
-        ),
+        handler_table(brokers, topics, KvRequests(kv, brokers.missing, _now_ms), settings),
         on_close=brokers.connection_closed,
         name="name server",
         places=budget.clients,
@@ -119,10 +127,24 @@ async def run_namesrv(
                     nursery.start_soon(notices.run, name="min-broker-id-notices")
                 if sniffer is not None:
                     nursery.start_soon(sniffer.run, name="tls-files")
+                if controller is not None:
+                    await nursery.start(
+                        controller.run,
+                        secured(config.controller_server()),
+                        controller.handler_table(settings.get_config, settings.update_config),
+                        budget.clients,
+                        name="controller",
+                    )
                 host, port = await nursery.start(server.run, name="server")
                 notes = None if check is None else check.notes
                 monitor.serve(
-                    NamesrvSource(routes=routes, server=server, brokers=brokers, notes=notes)
+                    NamesrvSource(
+                        routes=routes,
+                        server=server,
+                        brokers=brokers,
+                        notes=notes,
+                        controller=controller,
+                    )
                 )
                 task_status.started(NamesrvReady(host, port, serving.cancel))
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import attrs
 
+from triomq.namesrv.controller.controller_settings import ControllerSettings
 from triomq.namesrv.table_limits import NamesrvTableLimits
 from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.audit.audit_settings import AuditSettings
 from triomq.remoting.core.java_keys import KeyTable, Reason
 from triomq.remoting.core.settings import PATH, TEXT, flag, group, number, optional_text, setting
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
-from triomq.remoting.server.config import PoolConfig
+from triomq.remoting.server.config import PoolConfig, ServerConfig
 from triomq.remoting.server.network_settings import NetworkSettings
 from triomq.remoting.tls.security_settings import SecuritySettings
 
@@ -117,10 +118,22 @@ class NamesrvConfig:
     access: WriterSettings = group(WriterSettings)
     audit: AuditSettings = group(AuditSettings)
     limits: NamesrvTableLimits = group(NamesrvTableLimits)
+    controller: ControllerSettings = group(ControllerSettings)
 
     def saved_settings_path(self) -> Path:
         """Return the file that keeps settings that a request changed for the next start."""
         return self.kv_path.with_name("runtime.properties")
+
+    def controller_server(self) -> ServerConfig:
+        """Return the configuration of the controller's listening server. Raises: ConfigError."""
+        return attrs.evolve(
+            self.network.server_config(
+                self.listen_host,
+                self.controller.own_peer().port,
+                {"default": self.controller.pool()},
+            ),
+            port_setting="controllerDLegerPeers",
+        )
 
     def pools(self) -> Mapping[str, PoolConfig]:
         """Return the pools of the server, by the names that the handler table uses."""
@@ -146,10 +159,15 @@ _REASONS = {
     "internal": Reason("set by Java itself or by its launch scripts"),
     "netty": Reason("a detail of Netty or of socket buffers"),
     "threads": Reason("sizes a Java thread pool or queue that has no counterpart here"),
-    "controller": Reason(
-        "the controller that elects masters",
-        "remove the key, and run Java's controller beside the name servers if brokers need one",
+    "elections": Reason(
+        "the controller sees within half a second that a master is silent, or another broker can"
+        " take its place, and reads what is on its disk"
     ),
+    "jraft": Reason(
+        "controllers that agree by jRaft",
+        "remove the key, and name one controller by controllerDLegerPeers",
+    ),
+    "controller-metrics": Reason("figures of the controller beside those of the name server"),
     "environments": Reason("looking up missing topics in another environment"),
 }
 

@@ -32,8 +32,10 @@ LIVE_KEYS = frozenset(
     {
         "deleteTopicWithBrokerRegistration",
         "enableAllTopicList",
+        "enableElectUncleanMaster",
         "enableTopicList",
         "needWaitForService",
+        "notifyBrokerRoleChanged",
         "orderMessageEnable",
         "refuseForeignBrokers",
         "returnOrderTopicConfigToBroker",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
 import trio
 
+from triomq.namesrv.controller.serve_controller import ControllerParts
 from triomq.namesrv.registration_requests import RegistrationRequests
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.audit.decision_notes import DecisionNotes
@@ -26,6 +28,7 @@ class NamesrvSource:
     server: Server
     brokers: RegistrationRequests
     notes: DecisionNotes | None = None
+    controller: ControllerParts | None = None
 
     async def refresh(self, _series_max: int) -> None:
         """Read nothing: all figures are in memory. Checkpoint: always."""
@@ -53,6 +56,10 @@ class NamesrvSource:
             },
             "topics": len(self.routes.topic_names()),
         }
+
+    def _refused(self) -> Counter[str]:
+        refused = self.routes.limits.refused
+        return refused if self.controller is None else refused + self.controller.refused()
 
     def _missing(self) -> list[MissingProcess]:
         return self.brokers.missing.processes(self.brokers.now_ms())
@@ -107,8 +114,10 @@ class NamesrvSource:
         yield counter(
             "triomq_limit_refusals_total",
             "What was refused or left out because a limit of the name server's tables was reached.",
-            samples_by_limit(self.routes.limits.refused),
+            samples_by_limit(self._refused()),
         )
         if self.notes is not None:
             yield from access_figures(self.notes)
+        if self.controller is not None:
+            yield from self.controller.figures()
         yield from server_figures(self.server.statistics())

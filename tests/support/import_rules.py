@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.client": ("remoting.core", "remoting.protocol", "remoting.tls"),
     "remoting": ("remoting",),
     "namesrv": ("remoting",),
+    "namesrv.controller": ("remoting",),
     **{
         f"broker.store.{floor}": (
             *(f"broker.store.{lower}" for lower in STORE_FLOORS[:number]),

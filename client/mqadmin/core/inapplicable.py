@@ -24,8 +24,7 @@ class NotOffered:
 REASONS = (
     NotOffered(
         "it asks a controller, and brokers of TrioMQ work without one",
-        "`mqadmin haStatus` shows masters and slaves; ask Java's controllers with RocketMQ's"
-        " mqadmin",
+        "`mqadmin haStatus` shows masters and slaves; ask controllers with RocketMQ's mqadmin",
         (
             *("getControllerMetaData", "getControllerConfig", "updateControllerConfig"),
             *("getSyncStateSet", "getBrokerEpoch", "electMaster", "cleanBrokerMetadata"),

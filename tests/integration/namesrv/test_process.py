@@ -119,11 +119,20 @@ def test_effective_configuration_is_printed_and_can_be_used(tmp_path: Path) -> N
         ),
         (
             [],
+            "controllerType = jRaft\n",
+            2,
+            (
+                "mqnamesrv: n.conf:1: controllerType=jRaft is not offered by this version"
+                " (controllers that agree by jRaft); remove the key, and name one controller"
+            ),
+        ),
+        (
+            [],
             "enableControllerInNamesrv = true\n",
             2,
             (
-                "mqnamesrv: n.conf:1: enableControllerInNamesrv=true is not offered by this version"
-                " (the controller that elects masters); remove the key, and run"
+                "mqnamesrv: enableControllerInNamesrv=true without controllerDLegerPeers; write"
+                " controllerDLegerPeers=n0-127.0.0.1:9878 with this machine's address"
             ),
         ),
         (

@@ -1,0 +1,188 @@
+"""Java's brokers in controller mode under our controller: ids, a master, its death, its return; no
+acknowledged message is lost. Java's own mqadmin shows what we answer.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import processes
+import pytest
+import trio
+from brokers import BrokerPeer
+from processes import free_port, java_command, running, write_broker_conf, write_logback
+
+from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.client.connector import Connector, ConnectorConfig
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.protocol.bodies.controller import GroupReplicas, SyncStateData
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import request
+
+pytestmark = [pytest.mark.compat, pytest.mark.slow, pytest.mark.timeout(300)]
+
+JAVA = "5.5.0"
+NAME = "broker-a"
+TOPIC = "Kept"
+SECONDS_MAX = 60
+SETTINGS = {
+    "enableControllerMode": "true",
+    "allAckInSyncStateSet": "true",
+    "mappedFileSizeCommitLog": 1 << 20,
+    "mappedFileSizeConsumeQueue": 20_000,
+    "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000,
+    "timerWheelEnable": "false",
+}
+
+
+@contextmanager
+def java_replica(
+    folder: Path, namesrv: str, controller: str, port: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A Java broker in controller mode; it listens only when it has a role."""
+    write_logback(folder)
+    conf = write_broker_conf(
+        folder, NAME, namesrv, port, haListenPort=port + 1, controllerAddr=controller, **SETTINGS
+    )
+    command = java_command(
+        JAVA, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder
+    )
+    with running(command, folder / "broker.log", port=port) as process:
+        yield process
+
+
+@contextmanager
+def our_controller(folder: Path) -> Iterator[tuple[str, str]]:
+    """A name server with a controller; the addresses of both."""
+    port = free_port()
+    define = (
+        "enableControllerInNamesrv=true",
+        "controllerDLegerGroup=group1",
+        f"controllerDLegerPeers=n0-127.0.0.1:{port}",
+        "controllerDLegerSelfId=n0",
+        f"controllerStorePath={folder / 'controller'}",
+    )
+    with processes.our_name_server(folder, define=define) as namesrv:
+        yield namesrv, f"127.0.0.1:{port}"
+
+
+def replicas(controller: str) -> GroupReplicas:
+    with BlockingConnection(controller) as connection:
+        asked = request(Code.CONTROLLER_GET_SYNC_STATE_DATA, None, b'["%s"]' % NAME.encode())
+        answer = connection.invoke(asked, timeout=10)
+    table = SyncStateData.decode(answer.body).replicas_info_table
+    return table.get(NAME, GroupReplicas())
+
+
+def wait_group(controller: str, master: int, *in_sync: int) -> GroupReplicas:
+    """Until the group has this master, and these brokers in its set."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while True:
+        found = replicas(controller)
+        ids = tuple(replica.broker_id for replica in found.in_sync_replicas)
+        if (found.master_broker_id, ids) == (master, in_sync):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
+async def send_for(port: int, first: int, seconds: float, sent: dict[bytes, bool]) -> int:
+    """Send one message after the other for a while or until an error; the next number."""
+    async with Connector(ConnectorConfig()) as connector:
+        peer = BrokerPeer(connector, f"127.0.0.1:{port}")
+        number = first
+        with trio.move_on_after(seconds):
+            while True:
+                body = b"m%06d" % number
+                number += 1
+                sent[body] = False
+                try:
+                    answer = await peer.send_raw(TOPIC, body, queue_id=number % 2)
+                except RemotingError:
+                    return number
+                sent[body] = answer.code == ResponseCode.SUCCESS
+        return number
+
+
+async def send_until_taken(port: int, number: int, sent: dict[bytes, bool]) -> int:
+    before = sum(sent.values())
+    with trio.fail_after(SECONDS_MAX):
+        while sum(sent.values()) == before:
+            number = await send_for(port, number, 1, sent)
+            await trio.sleep(0.1)
+    return number
+
+
+async def create_topic(port: int) -> None:
+    async with Connector(ConnectorConfig()) as connector:
+        await BrokerPeer(connector, f"127.0.0.1:{port}").create_topic(TOPIC, 2)
+
+
+async def bodies_at(port: int) -> list[bytes]:
+    async with Connector(ConnectorConfig()) as connector:
+        return await BrokerPeer(connector, f"127.0.0.1:{port}").all_bodies(TOPIC, 2)
+
+
+async def killed_while_sending(
+    port: int, process: subprocess.Popen[bytes], number: int, sent: dict[bytes, bool]
+) -> int:
+    async with trio.open_nursery() as nursery:
+
+        async def kill() -> None:
+            await trio.sleep(1)
+            process.kill()
+
+        nursery.start_soon(kill)
+        number = await send_for(port, number, 10, sent)
+    await trio.to_thread.run_sync(process.wait)
+    return number
+
+
+@pytest.mark.loss
+async def test_java_brokers_fail_over_under_our_controller(tmp_path: Path) -> None:
+    """Twice: the second time, the one that came back takes over."""
+    one, two = free_port(span=2), free_port(span=2)
+    sent: dict[bytes, bool] = {}
+    with our_controller(tmp_path / "namesrv") as (namesrv, controller):
+        with java_replica(tmp_path / "1", namesrv, controller, one) as first:
+            assert wait_group(controller, 1, 1).master_epoch == 1
+            await create_topic(one)
+            with java_replica(tmp_path / "2", namesrv, controller, two) as second:
+                before = wait_group(controller, 1, 1, 2)
+                assert before.sync_state_set_epoch == 2
+                number = await send_until_taken(one, 0, sent)
+                number = await killed_while_sending(one, first, number, sent)
+                after = wait_group(controller, 2, 2)
+                assert after.master_epoch == 2
+                assert after.not_in_sync_replicas[0].alive is False
+                number = await send_until_taken(two, number, sent)
+                with java_replica(tmp_path / "1", namesrv, controller, one):
+                    assert wait_group(controller, 2, 1, 2).master_epoch == 2
+                    number = await killed_while_sending(two, second, number, sent)
+                    assert wait_group(controller, 1, 1).master_epoch == 3
+                    number = await send_until_taken(one, number, sent)
+                    found = await bodies_at(one)
+                    shown = processes.java_mqadmin(
+                        JAVA,
+                        namesrv,
+                        [
+                            ["getSyncStateSet", "-a", controller, "-b", NAME],
+                            ["getControllerMetaData", "-a", controller],
+                        ],
+                    )
+    taken = {body for body, acknowledged in sent.items() if acknowledged}
+    assert len(taken) > 50
+    assert taken - set(found) == set()
+    assert set(found) <= sent.keys()
+    assert len(found) == len(set(found))
+    assert "#MasterBrokerId\t1" in shown[0], shown
+    assert "#MasterEpoch\t3" in shown[0]
+    assert f"brokerAddress='127.0.0.1:{two}', alive=false" in shown[0]
+    assert f"#ControllerLeaderAddress\t{controller}" in shown[1], shown
+    assert f"#Peer:\tn0:{controller}" in shown[1]
