@@ -11,6 +11,7 @@ from triomq.broker.services.pop.in_flight import PopsInFlight
 from triomq.broker.services.pop.pop_log import PopRecord, RevivePopLog
 from triomq.broker.services.pop.pops import Pops
 from triomq.broker.services.pop.revive_queue import Decided, ReviveQueue
+from triomq.broker.services.timers.timers import Timers
 from triomq.remoting.protocol.bodies.check_point import Ack, Key
 
 
@@ -42,6 +43,17 @@ def acknowledgements_are_kept_in_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RevivePopLog, "append", forgetful)
 
 
+def what_is_decided_stays_so_when_the_clock_goes_back(patch: pytest.MonkeyPatch) -> None:
+    """What is popped until the clock has caught up is over at once, whoever acknowledges it."""
+    complete_to_ms, latest = Timers.complete_to_ms, dict[Timers, int]()
+
+    def never_back(self: Timers) -> int:
+        latest[self] = max(latest.get(self, 0), complete_to_ms(self))
+        return latest[self]
+
+    patch.setattr(Timers, "complete_to_ms", never_back)
+
+
 def positions_are_saved_before_their_check_points(patch: pytest.MonkeyPatch) -> None:
     """What the disk has of the offsets is ahead of the log."""
     patch.setattr(RevivePopLog, "is_safe", lambda self, end: True)
@@ -71,6 +83,7 @@ BROKEN_POPS = (
     a_start_does_not_restore_positions,
     messages_come_again_before_their_time,
     acknowledgements_are_kept_in_memory,
+    what_is_decided_stays_so_when_the_clock_goes_back,
     positions_are_saved_before_their_check_points,
     a_check_point_ends_with_its_first_acknowledgement,
     progress_of_the_revive_topic_is_what_was_read,

@@ -22,6 +22,7 @@ FAULTS = (
 )
 DAYS_40 = 40 * 86_400.0
 """Longer than retention, timers and invisible times reach."""
+MINUTE_BACK = -60.0
 POPS_EVERY = 12
 """Every so many histories have pops, which cost time."""
 
@@ -53,7 +54,7 @@ class Plan:
     delays: bool
     """Whether there are delayed messages, and a group that gives some back."""
     jump: float
-    """With them: by how many seconds the wall clock of a master jumps."""
+    """With them, or with pops: by how many seconds the wall clock of a master jumps."""
     stuck: bool
     """The master's disk answers no fsync of the log for a while, and loses its power then."""
     detached: bool
@@ -67,7 +68,9 @@ class Plan:
     requests: bool
     """Whether there are requests and replies."""
     pops: bool = False
-    """Whether a topic is popped; then no clock makes a large step."""
+    """Whether a topic is popped; then a clock goes back by a minute at most: what is in flight at
+    that moment comes again when the clock says so.
+    """
     acting: bool = False
     """Whether the slave acts for its master, about POP only: there is no other traffic that would
     notice.
@@ -110,9 +113,10 @@ class Plan:
             drawn = attrs.evolve(alone, requests=False, acting=True)
         waiting = drawn.delays or drawn.timers or drawn.pops
         failover = waiting and drawn.promote
+        back = drawn.jump < 0 and not (drawn.delays or drawn.timers or drawn.acting)
         return attrs.evolve(
             drawn,
-            jump=drawn.jump * drawn.delays,
+            jump=drawn.jump * drawn.delays or MINUTE_BACK * (back and drawn.pops),
             timers=drawn.timers and not drawn.delays,
             pops=drawn.pops and not drawn.delays,
             stuck=drawn.stuck and waiting and drawn.power and not drawn.promote,

@@ -117,7 +117,7 @@ class ActingReviver:
         """Send what is due to other masters; return False if none took a message."""
         pops = self.pops
         complete_to = pops.timers.complete_to_ms()
-        pops.decided_to_ms = max(pops.decided_to_ms, complete_to)
+        pops.decided_to_ms = complete_to or pops.decided_to_ms  # goes back with the clock
         for known in self.records.due_points(complete_to):
             group = self.groups.find(known.point.group)
             if group is None or self.topics.find(known.point.topic) is None:

@@ -103,7 +103,7 @@ class Reviver:
         await trio.lowlevel.checkpoint()
         pops = self.pops
         complete_to = pops.timers.complete_to_ms()
-        pops.decided_to_ms = max(pops.decided_to_ms, complete_to)
+        pops.decided_to_ms = complete_to or pops.decided_to_ms  # goes back with the clock
         await pops.store.indexed.wait_reached(pops.store.appended.value)
         waiting = False
         for queue_id in range(pops.settings.revive_queues):

@@ -417,17 +417,21 @@ class Timers:
         self._used.set()
 
     def complete_to_ms(self) -> int:
-        """Return up to which time all messages that were stored before it are delivered."""
+        """Return up to which time all messages that were stored before it are delivered.
+
+        It is no time of the future, though a clock that was ahead has delivered up to there: what
+        is stored from now on may be due before.
+        """
         if not self.caught_up.is_set():
             return 0
-        log_end = self.files.log.end
-        self.schedule.note_delivered(self.clock_ms(), log_end)
+        log_end, now = self.files.log.end, self.clock_ms()
+        self.schedule.note_delivered(now, log_end)
         bounds = self.schedule.bounds
         if not bounds or bounds[-1].below < log_end:
             return 0
         if self.queue_offset < self.store.max_offset(TIMER_TOPIC, 0):
-            return min(bounds[-1].due_ms, self._stored_to_ms)
-        return bounds[-1].due_ms
+            now = min(now, self._stored_to_ms)
+        return min(bounds[-1].due_ms, now)
 
     def behind(self) -> tuple[int, int, int]:
         """Return how far delivery is behind (ms), messages not in the wheel yet, and in all."""
