@@ -12,11 +12,12 @@ from pathlib import Path
 
 from triomq.broker.config import BrokerConfig, BrokerRole, check_role
 from triomq.broker.java_keys import BROKER_KEYS
-from triomq.remoting.access.access_settings import check_access
+from triomq.remoting.access.access_settings import check_access, check_admin_addresses
 from triomq.remoting.core.command_line import defined_entries, file_source
 from triomq.remoting.core.properties_file import Entry
 from triomq.remoting.core.saved_settings import load_with_saved
 from triomq.remoting.core.settings import Loaded, Source
+from triomq.remoting.tls.security_settings import ProxyMode
 
 
 def read_options(
@@ -53,5 +54,7 @@ def load_broker_config(
     loaded = load_with_saved(BrokerConfig, sources, given, BROKER_KEYS)
     config = loaded.config
     check_role(config, loaded.origins)
+    claimed = config.security.proxy_protocol is ProxyMode.OPTIONAL
+    check_admin_addresses(config.access, loaded.origins, claimed=claimed)
     check_access(config.access, loaded.origins, slave=config.broker_role is BrokerRole.SLAVE)
     return loaded

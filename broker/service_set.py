@@ -322,9 +322,10 @@ def decision_notes(
             settings.authorization,
             settings.unauthenticated_codes,
             settings.unauthorized_codes,
+            admin_networks=settings.admin_networks,
         )
-    elif audit is not None:
-        control = AccessControl.open(config.cluster_name)
+    elif audit is not None or settings.admin_networks:
+        control = AccessControl.without_users(config.cluster_name, settings.admin_networks)
     else:
         return None
     return DecisionNotes(control, audit)

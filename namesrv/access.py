@@ -67,8 +67,8 @@ def writer_check(settings: WriterSettings, audit: DecisionLog | None = None) -> 
     """
     if settings.authentication:
         control = _control(settings)
-    elif audit is not None:
-        control = AccessControl.open("")
+    elif audit is not None or settings.admin_networks:
+        control = AccessControl.without_users("", settings.admin_networks)
     else:
         return None
     return AccessCheck(
@@ -90,4 +90,6 @@ def _control(settings: WriterSettings) -> AccessControl:
     for user in (settings.initial_user, settings.inner):
         if user is not None:
             table.put(AccessUser(user.access_key, user.secret_key, is_super=True))
-    return AccessControl(table, "", unauthenticated_codes=READS)
+    return AccessControl(
+        table, "", unauthenticated_codes=READS, admin_networks=settings.admin_networks
+    )

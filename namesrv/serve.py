@@ -9,11 +9,13 @@ from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.command_line import PROGRAM
 from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
 from triomq.namesrv.kv import KvFileError
+from triomq.remoting.access.access_settings import check_admin_addresses
 from triomq.remoting.core.command_line import defined_entries, file_source
 from triomq.remoting.core.process import ExitCode, ExitCodes, run_program
 from triomq.remoting.core.properties_file import Entry
 from triomq.remoting.core.saved_settings import load_with_saved
 from triomq.remoting.core.settings import Loaded, Source
+from triomq.remoting.tls.security_settings import ProxyMode
 
 EXIT_CODES: ExitCodes = {KvFileError: ExitCode.STORE_DAMAGED}
 
@@ -29,7 +31,10 @@ def read_options(parsed: argparse.Namespace) -> Loaded[NamesrvConfig]:
     given = [Source("option -D", defined_entries(parsed.define))]
     if parsed.port is not None:
         given.append(Source("option -p", (Entry("listenPort", parsed.port),)))
-    return load_with_saved(NamesrvConfig, sources, given, NAMESRV_KEYS)
+    loaded = load_with_saved(NamesrvConfig, sources, given, NAMESRV_KEYS)
+    claimed = loaded.config.security.proxy_protocol is ProxyMode.OPTIONAL
+    check_admin_addresses(loaded.config.access, loaded.origins, claimed=claimed)
+    return loaded
 
 
 def serve(parsed: argparse.Namespace) -> ExitCode:

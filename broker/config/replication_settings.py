@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.replication.connection_limits import NETWORKS, HaConnectionLimits, Network
+from triomq.broker.replication.connection_limits import HaConnectionLimits
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.replicas import ReplicaRules
 from triomq.remoting.core.address import format_address, parse_address
+from triomq.remoting.core.networks import NETWORKS, AddressRange
 from triomq.remoting.core.settings import LONG_MAX, Kind, flag, group, number, setting
 
 
@@ -38,7 +39,7 @@ class ReplicationSettings:
         "",
         "the master's HA port, for slaves; empty: name servers tell it",
     )
-    slave_networks: tuple[Network, ...] = setting(
+    slave_networks: tuple[AddressRange, ...] = setting(
         "haSlaveAddresses",
         NETWORKS,
         (),

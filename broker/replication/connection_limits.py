@@ -9,31 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 import attrs
 
-from triomq.remoting.core.settings import Kind
-
-Network = IPv4Network | IPv6Network
-
-
-def _read_networks(text: str) -> tuple[Network, ...]:
-    try:
-        return tuple(
-            ip_network(word.strip(), strict=False) for word in text.split(",") if word.strip()
-        )
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; write addresses or networks such as 10.0.0.7, 10.0.1.0/24"
-        ) from None
-
-
-NETWORKS: Kind[tuple[Network, ...]] = Kind(
-    "addresses and networks, separated by commas; may be empty",
-    _read_networks,
-    lambda networks: ",".join(map(str, networks)),
-)
+from triomq.remoting.core.networks import AddressRange, is_listed
 
 
 @attrs.define(eq=False)
@@ -45,7 +24,7 @@ class HaConnectionLimits:
     """So that one address cannot take all places. Enough for slaves on one machine, or behind one
     translated address.
     """
-    networks: Sequence[Network] = ()
+    networks: Sequence[AddressRange] = ()
     """Where slaves may connect from; empty: anywhere."""
     refused: Counter[str] = attrs.field(factory=Counter, init=False)
     """Name of the setting -> connections that were turned away."""
@@ -56,7 +35,7 @@ class HaConnectionLimits:
         ``connected``: the hosts of the present connections. Checkpoint: never.
         """
         hosts = list(connected)
-        if self.networks and not self._listed(host):
+        if self.networks and not is_listed(host, self.networks):
             self.refused["haSlaveAddresses"] += 1
             return "it is none of haSlaveAddresses"
         if len(hosts) >= self.connections_max:
@@ -69,12 +48,3 @@ class HaConnectionLimits:
                 " already (haConnectionsPerAddressMax)"
             )
         return ""
-
-    def _listed(self, host: str) -> bool:
-        try:
-            address: IPv4Address | IPv6Address = ip_address(host.partition("%")[0].strip("[]"))
-        except ValueError:
-            return False
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        return any(address in network for network in self.networks)

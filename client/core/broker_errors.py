@@ -150,6 +150,7 @@ class PermissionDenied(BrokerError, code=ResponseCode.NO_PERMISSION):
         " credentials"
     )
     fixes: ClassVar = {
+        "adminaddresses": "the administrator of the cluster keeps that list in the server's file",
         "recall": "set recallMessageEnable=true on the broker (`mqadmin broker set`)",
         "subscription group": (
             "let the group consume: `mqadmin group update -c CLUSTER -g GROUP -s true`"

@@ -212,7 +212,7 @@ def _notes(
     if config.access.authentication:
         rules = config.access.authorization
         return DecisionNotes(AccessControl(copy.table, cluster, rules), audit)
-    return None if audit is None else DecisionNotes(AccessControl.open(cluster), audit)
+    return None if audit is None else DecisionNotes(AccessControl.without_users(cluster), audit)
 
 
 def _connector_config(config: ProxyConfig, security: Security) -> ConnectorConfig:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import msgspec
 
+from triomq.remoting.core.networks import NETWORKS, AddressRange
 from triomq.remoting.core.settings import ConfigError, Kind, flag, setting
 from triomq.remoting.protocol.signing import Credentials
 
@@ -78,6 +80,20 @@ CODES: Kind[frozenset[int]] = Kind(
 )
 
 
+def admin_addresses() -> Any:
+    """Declare ``adminAddresses``, which brokers and name servers have."""
+    return setting(
+        "adminAddresses",
+        NETWORKS,
+        (),
+        "addresses and networks from which requests may come that delete topics and groups or"
+        " change settings, topics, groups, offsets, users, rules, routes and key-value entries;"
+        " empty: any",
+        default_text="empty",
+        own=True,
+    )
+
+
 @attrs.frozen(kw_only=True)
 class WriterSettings:
     """Who may change what a name server knows; a name server of RocketMQ checks nobody."""
@@ -98,6 +114,7 @@ class WriterSettings:
         secret=True,
         own=True,
     )
+    admin_networks: tuple[AddressRange, ...] = admin_addresses()
     inner: Credentials | None = setting(
         "innerClientAuthenticationCredentials",
         INNER,
@@ -170,6 +187,7 @@ class AccessSettings:
         default_text="empty",
         secret=True,
     )
+    admin_networks: tuple[AddressRange, ...] = admin_addresses()
     inner: Credentials | None = setting(
         "innerClientAuthenticationCredentials",
         INNER,
@@ -201,4 +219,20 @@ def check_access(
             "a slave with authenticationEnabled=true has no innerClientAuthenticationCredentials:"
             " its master would refuse to hand over tables, users and rules",
             "write the same innerClientAuthenticationCredentials as in the master's file",
+        )
+
+
+def check_admin_addresses(
+    settings: AccessSettings | WriterSettings, origins: Mapping[str, str], *, claimed: bool
+) -> None:
+    """Refuse ``adminAddresses`` where every client may claim an address. Raises: ConfigError.
+
+    *claimed*: whether a PROXY header is believed, and not needed.
+    """
+    if settings.admin_networks and claimed:
+        raise ConfigError(
+            origins.get("adminAddresses", ""),
+            "adminAddresses with proxyProtocol=optional: every client can claim any address in a"
+            " PROXY header",
+            "write proxyProtocol=required, and let only the load balancer reach the port, or off",
         )

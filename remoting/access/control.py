@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 
+from triomq.remoting.access.administration import CHANGES
 from triomq.remoting.access.resources import Need
 from triomq.remoting.access.rules import AccessRule
 from triomq.remoting.access.users import AccessUser, UserTable, refused
 from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.networks import AddressRange, is_listed
+from triomq.remoting.protocol.codes import RequestCode
 
 
 class Check(enum.Enum):
-    """The two checks, as metrics count their refusals."""
+    """The checks, as metrics count their refusals."""
 
     IDENTITY = "authentication"
     RIGHTS = "authorization"
+    PLACE = "address"
 
 
 @attrs.frozen
@@ -36,7 +40,8 @@ class AccessControl:
     ``cluster_name``: of the resource that requests about the whole broker use. ``authorizes``:
     False if every known user may do everything. ``authenticates``: False if everybody may. The
     lists name request codes that are not checked, which are those of ``authenticationWhitelist``
-    and ``authorizationWhitelist``.
+    and ``authorizationWhitelist``. ``admin_networks``: where requests that destroy or change
+    configuration may come from; empty: from anywhere.
     """
 
     table: UserTable
@@ -45,12 +50,21 @@ class AccessControl:
     unauthenticated_codes: Collection[int] = ()
     unauthorized_codes: Collection[int] = ()
     authenticates: bool = attrs.field(default=True, kw_only=True)
+    admin_networks: Sequence[AddressRange] = attrs.field(default=(), kw_only=True)
     refusals: Counter[Check] = attrs.field(factory=Counter, init=False)
 
     @classmethod
-    def open(cls, cluster_name: str) -> AccessControl:
-        """Return one that allows everything to everybody."""
-        return cls(UserTable(), cluster_name, authorizes=False, authenticates=False)
+    def without_users(
+        cls, cluster_name: str, admin_networks: Sequence[AddressRange] = ()
+    ) -> AccessControl:
+        """Return one that allows everybody what may come from everywhere."""
+        return cls(
+            UserTable(),
+            cluster_name,
+            authorizes=False,
+            authenticates=False,
+            admin_networks=admin_networks,
+        )
 
     def identify(
         self,
@@ -69,6 +83,16 @@ class AccessControl:
         except Rejected:
             self.refusals[Check.IDENTITY] += 1
             raise
+
+    def require_place(self, code: int, address: str) -> None:
+        """Refuse a change from an address that is none of an administrator's. Raises: Rejected."""
+        if self.admin_networks and code in CHANGES and not is_listed(address, self.admin_networks):
+            self.refusals[Check.PLACE] += 1
+            raise refused(
+                f"{RequestCode(code).name} may not come from {address}: it is none of the"
+                " adminAddresses of this server; send it from one of them, or add the address to"
+                " that setting"
+            )
 
     def require(
         self, user: AccessUser | None, needs: Iterable[Need], address: str, code: int = 0

@@ -64,7 +64,7 @@ class UserTable:
             raise refused("username cannot be null.")
         user = self.users.get(name)
         if user is None:
-            raise refused(f"User:{name} is not found.")
+            raise unknown_user(name)
         if not user.enabled:
             raise refused(f"User:{name} is disabled.")
         if not is_signed_by(ext, body, user.password, version=version, by_date=by_date):
@@ -89,6 +89,11 @@ class UserTable:
             self.rules[name] = rules
         else:
             self.rules.pop(name, None)
+
+
+def unknown_user(name: str) -> Rejected:
+    """Return the refusal of a name that is none of a user."""
+    return refused(f"User:{name} is not found.")
 
 
 def refused(remark: str) -> Rejected:

@@ -15,7 +15,7 @@ import attrs
 from triomq.remoting.access.administration import ORDINARY
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.resources import Need
-from triomq.remoting.access.users import AccessUser
+from triomq.remoting.access.users import AccessUser, unknown_user
 from triomq.remoting.audit.audit_entry import AuditEntry, names_of, resource_texts
 from triomq.remoting.audit.decision_log import DecisionLog
 from triomq.remoting.core.address import format_address
@@ -72,7 +72,8 @@ class DecisionNotes:
         peer = format_address(*asked.peer)
         name = fields.get(ACCESS_KEY) if user is None else None
         claimed = name if name in self.control.table.users else None
-        why = error.remark if not name or claimed else "an unknown user"
+        unknown = name is not None and error.remark == unknown_user(name).remark
+        why = "an unknown user" if unknown else error.remark
         self.limit.warning(logger, "refused %s from %s: %s", asked.what, peer, why)
         if self.log is not None:
             self.log.note(_decision(asked, user, claimed, needs, why, allowed=False))

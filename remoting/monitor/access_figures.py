@@ -12,7 +12,7 @@ from triomq.remoting.monitor.metrics import Family, Sample, counter
 
 def access_figures(notes: DecisionNotes) -> Iterator[Family]:
     """Yield what was refused, and what became of the entries of the audit log if there is one."""
-    if notes.control.authenticates:
+    if notes.control.authenticates or notes.control.admin_networks:
         yield counter(
             "triomq_access_refusals_total",
             "Requests that access control refused, by the check that did.",

@@ -61,6 +61,7 @@ class AccessCheck:
     def _check(self, request: Request, code: int, ext: Mapping[str, str]) -> None:
         control = self.control
         request.user = control.identify(code, ext, request.body, request.version)
+        control.require_place(code, request.connection.peer[0])
         needs = self.header_needs.get(code)
         if needs is not None:
             control.require(

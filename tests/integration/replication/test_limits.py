@@ -14,9 +14,9 @@ import pytest
 import trio
 from replicating import quick_config, quick_rules, serving_master, wait_until
 
-from triomq.broker.replication.connection_limits import NETWORKS
 from triomq.broker.store.opening import open_store
 from triomq.remoting.core import open_files
+from triomq.remoting.core.networks import NETWORKS
 from triomq.remoting.core.open_files import Places
 
 REPORT = struct.Struct(">q")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from triomq.broker.replication.connection_limits import NETWORKS, HaConnectionLimits
+from triomq.broker.replication.connection_limits import HaConnectionLimits
+from triomq.remoting.core.networks import NETWORKS
 
 
 def test_limits_of_all_connections_and_of_one_address() -> None:
