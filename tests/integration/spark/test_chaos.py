@@ -1,5 +1,5 @@
 """Faults inside the micro-batches of Spark queries: runs of ``make spark-chaos``, one of each kind,
-and a stream that is killed ten times while it writes to a topic.
+and a stream that is killed five times while it writes to a topic.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def test_a_fault_inside_a_batch_loses_nothing_and_repeats_nothing(
 @pytest.mark.loss
 @pytest.mark.slow
 @pytest.mark.feature("174b")
-def test_a_stream_that_is_killed_ten_times_sends_every_row_and_marks_repeats(
+def test_a_stream_that_is_killed_five_times_sends_every_row_and_marks_repeats(
     campaign: ChaosCampaign,
 ) -> None:
-    record = campaign.write()
+    record = campaign.write(kills=5)  # `make spark-chaos` kills ten times
     assert record["complaints"] == []
-    assert len(record["kills"]) == 10
+    assert len(record["kills"]) == 5
     assert {kill["victim"] for kill in record["kills"]} == {"driver", "worker", "broker"}
     assert record["repeats"] > 0, "rows were sent before a kill"
 

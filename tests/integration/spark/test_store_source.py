@@ -115,7 +115,7 @@ def test_a_store_has_the_rows_of_its_broker(
     part = rows_of(from_store(spark, snapshot, "Orders", snapshot="true"))
     assert part == [row for row in served if row in part]
     running.stop("broker-a")
-    small = {"partitionBytes": "64k", "minRecordsPerPartition": "100"}
+    small = {"partitionBytes": "256k", "minRecordsPerPartition": "100"}
     stored = from_store(spark, running.store("broker-a"), "Orders", **small)
     assert stored.rdd.getNumPartitions() > 3
     assert rows_of(stored) == served
