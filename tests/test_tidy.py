@@ -74,6 +74,7 @@ PURE = (
     *(
         "remoting/protocol",
         "namesrv/broker_registration.py",
+        "namesrv/controller/raft",
         "namesrv/min_broker_id.py",
         "namesrv/routed_queues.py",
         "namesrv/route_views.py",

@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "remoting.tls": ("remoting.core",),
     "remoting.client": ("remoting.core", "remoting.protocol", "remoting.tls"),
     "remoting": ("remoting",),
+    "namesrv.controller.raft": (),
     "namesrv": ("remoting",),
     "namesrv.controller": ("remoting",),
     **{

@@ -1,0 +1,136 @@
+"""Entries of the log, and what Raft's members send to each other: the names of the Raft paper.
+
+Source: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (2014), figures
+2 and 13; pre-vote, transfer and rounds of heartbeats from Ongaro's thesis, 9.6, 3.10 and 6.4.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from triomq.namesrv.controller.raft.configuration import Configuration
+
+
+class EntryKind(enum.IntEnum):
+    """What the data of a log entry is."""
+
+    NO_OP = 0
+    """Nothing: a leader's first entry, which commits all entries before it."""
+    COMMAND = 1
+    """Opaque bytes of the application."""
+    CONFIGURATION = 2
+
+
+class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One place of the log. Index and term together name it: they are used once in a group."""
+
+    index: int
+    term: int
+    kind: EntryKind
+    data: bytes = b""
+
+
+class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a node must remember beside its log; ``voted_for`` is empty before it votes."""
+
+    term: int = 0
+    voted_for: str = ""
+
+
+class RaftSnapshot(msgspec.Struct, frozen=True, array_like=True):
+    """The application's state after the entry ``index``, in place of all entries up to it."""
+
+    index: int
+    term: int
+    configuration: Configuration
+    data: bytes = b""
+
+
+class RaftMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """``term``: of the sender; in a pre-vote, the term that the sender would campaign in."""
+
+    term: int
+
+
+class RequestVote(RaftMessage, frozen=True, array_like=True):
+    """``pre``: ask only whether a campaign could succeed. ``transfer``: the leader itself asked
+    for this campaign, so a voter that hears the leader votes all the same.
+    """
+
+    last_index: int
+    last_term: int
+    pre: bool = False
+    transfer: bool = False
+
+
+class RequestVoteAnswer(RaftMessage, frozen=True, array_like=True):
+    granted: bool
+    pre: bool = False
+
+
+class AppendEntries(RaftMessage, frozen=True, array_like=True):
+    """``round``: number of the leader's newest round of heartbeats; the answer repeats it."""
+
+    previous_index: int
+    previous_term: int
+    entries: tuple[LogEntry, ...]
+    commit_index: int
+    round: int
+
+
+class AppendEntriesAnswer(RaftMessage, frozen=True, array_like=True):
+    """``index``: if accepted, as far as the logs are equal; otherwise where they may be."""
+
+    accepted: bool
+    index: int
+    previous_index: int
+    round: int
+
+
+class InstallSnapshot(RaftMessage, frozen=True, array_like=True):
+    """``data``: bytes of the snapshot from ``offset`` on; ``size``: bytes of all of it."""
+
+    snapshot_index: int
+    snapshot_term: int
+    configuration: Configuration
+    offset: int
+    size: int
+    data: bytes
+    round: int
+
+
+class InstallSnapshotAnswer(RaftMessage, frozen=True, array_like=True):
+    """``offset``: the first byte that is missing."""
+
+    snapshot_index: int
+    offset: int
+    round: int
+
+
+class TimeoutNow(RaftMessage, frozen=True, array_like=True):
+    """The receiver has the leader's whole log and shall campaign at once."""
+
+
+AnyRaftMessage = (
+    RequestVote
+    | RequestVoteAnswer
+    | AppendEntries
+    | AppendEntriesAnswer
+    | InstallSnapshot
+    | InstallSnapshotAnswer
+    | TimeoutNow
+)
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(AnyRaftMessage)
+
+
+def encode_message(message: AnyRaftMessage) -> bytes:
+    """Return the bytes of a message between controllers: MessagePack, an array with its name."""
+    return _encoder.encode(message)
+
+
+def decode_message(data: bytes) -> AnyRaftMessage:
+    """Return the message. Raises: msgspec.DecodeError (also msgspec.ValidationError)."""
+    return _decoder.decode(data)

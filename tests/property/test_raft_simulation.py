@@ -1,0 +1,58 @@
+"""Whole Raft groups in virtual time, one history for each seed; Raft with a broken rule is found.
+
+``RAFT_SEEDS=10000 pytest tests/property/test_raft_simulation.py -k histories`` plays more.
+"""
+
+import os
+
+import pytest
+from raft_checks import RaftBroken
+from raft_history import play_raft
+from raft_mutants import MUTANTS
+
+from triomq.namesrv.controller.raft.state import RaftInvariantBroken
+
+SEEDS = int(os.environ.get("RAFT_SEEDS", "200"))
+PARTS = 4
+FOUND_BY = {
+    "a voter has one vote in a term": 2,
+    "a voter refuses a shorter log": 0,
+    "entries are durable before they are answered": 0,
+    "terms are durable": 1,
+    "a leader counts itself when its disk has the entry": 0,
+    "an entry that is cut is not durable": 10,
+    "a majority commits": 0,
+    "learners do not count": 2,
+    "entries continue an equal one": 1,
+    "only a conflict cuts the log": 1,
+    "a follower commits what is equal": 5,
+    "a pre-vote comes before a term": 7,
+    "no vote while a leader is heard": 7,
+    "no vote soon after a start": 122,
+    "a leader without a majority steps down": 0,
+    "a transfer ends the lease": 10,
+    "a read needs a lease or a round": 10,
+    "a read needs the first entry of the term": 1,
+    "one change of the configuration at a time": 114,
+}
+"""Broken rule -> the first seed that finds it."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_histories_keep_every_promise(part: int) -> None:
+    histories = [play_raft(seed) for seed in range(part, SEEDS, PARTS)]
+    assert sum(one.acknowledged for one in histories) > 50 * len(histories)
+    assert sum(one.reads for one in histories) > 10 * len(histories)
+    assert sum(one.terms for one in histories) > 2 * len(histories)
+
+
+@pytest.mark.parametrize("rule", FOUND_BY)
+def test_a_broken_rule_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutant = MUTANTS[rule]
+    monkeypatch.setattr(mutant.owner, mutant.attribute, mutant.broken, raising=False)
+    with pytest.raises((RaftBroken, RaftInvariantBroken, ValueError)):
+        play_raft(FOUND_BY[rule])
+
+
+def test_a_seed_plays_the_same_history_each_time() -> None:
+    assert play_raft(3) == play_raft(3)

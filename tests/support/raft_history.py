@@ -1,0 +1,324 @@
+"""One simulated history of a Raft group: faults from a seed, then calm, then the last checks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+from raft_checks import RaftBroken
+from raft_cluster import SETTINGS, RaftCluster, RaftProcess
+
+from triomq.namesrv.controller.raft.configuration import ConfigurationChange
+from triomq.namesrv.controller.raft.events import (
+    ChangeConfiguration,
+    RaftRole,
+    TransferLeadership,
+)
+
+STORM_SECONDS = 8.0
+CALM_SECONDS = 4.0
+QUIET_EVERY = 8
+"""One seed in this number only cuts off followers: the leader must keep its term."""
+
+
+@attrs.frozen
+class RaftHistory:
+    """What a history did, for a report."""
+
+    seed: int
+    steps: int
+    committed: int
+    acknowledged: int
+    reads: int
+    terms: int
+
+
+@attrs.define(eq=False)
+class Storm:
+    cluster: RaftCluster
+    chance: random.Random
+    busy: bool = True
+    """Whether clients send requests."""
+    over: bool = False
+
+    def client(self) -> None:
+        """Send requests to all that take themselves for leaders, until the end."""
+        cluster, chance = self.cluster, self.chance
+        if self.busy:
+            for target in self._leaders():
+                for _ in range(chance.choice((1, 1, 1, 2, 10))):
+                    cluster.propose(target)
+                cluster.read(target)
+            if chance.random() < 0.1:
+                cluster.propose(self._any())
+                cluster.read(self._any())
+        cluster.at(cluster.now + chance.uniform(0.01, 0.12), self.client)
+
+    def fault(self) -> None:
+        """Do one thing that may happen to a group, and plan the next."""
+        choose = self.chance.choice(
+            (
+                *(self._crash, self._crash, self._crash_several, self._cut_one_way),
+                *(self._isolate, self._divide, self._bridge, self._pause, self._noise),
+                *(self._slow_disk, self._transfer, self._change, self._change, self._change),
+                *(self._transfer_and_cut, self._forgetful_voters, self._parted_leaders),
+                *(self._crash_after_vote, self._heal),
+            )
+        )
+        choose()
+        self.cluster.at(self.cluster.now + self.chance.uniform(0.05, 0.7), self.fault)
+
+    def _any(self) -> RaftProcess:
+        return self.chance.choice(list(self.cluster.processes.values()))
+
+    def _leader_or_any(self) -> RaftProcess:
+        leader = self.cluster.leader()
+        return leader if leader is not None and self.chance.random() < 0.5 else self._any()
+
+    def _crash(self) -> None:
+        process, cluster = self._leader_or_any(), self.cluster
+        cluster.crash(process)
+        back = cluster.now + self.chance.choice((0.01, 0.1, 0.5, 1.5))
+        cluster.at(back, lambda: cluster.start(process))
+
+    def _crash_several(self) -> None:
+        for _ in range(self.chance.randint(2, self.cluster.count)):
+            self._crash()
+
+    def _cut_one_way(self) -> None:
+        one, other = self._leader_or_any().node_id, self._any().node_id
+        self.cluster.cut.add((one, other) if self.chance.random() < 0.5 else (other, one))
+
+    def _isolate(self) -> None:
+        """Cut one node off: in both directions, or what it sends, or what it should hear."""
+        one = self._leader_or_any().node_id
+        directions = self.chance.choice(((0, 1), (0,), (1,)))
+        for other in self.cluster.processes:
+            if other != one:
+                self.cluster.cut |= {((one, other), (other, one))[way] for way in directions}
+
+    def cut_follower(self, leader: RaftProcess) -> None:
+        """Cut a follower off, or only what it should hear."""
+        others = [one for one in self.cluster.processes if one != leader.node_id]
+        one = self.chance.choice(others)
+        speaks = self.chance.random() < 0.5
+        self.cluster.cut = {(other, one) for other in self.cluster.processes} | {
+            (one, other) for other in self.cluster.processes if not speaks
+        }
+
+    def _divide(self, bridge: str = "") -> None:
+        names = list(self.cluster.processes)
+        self.chance.shuffle(names)
+        half = self.chance.randint(1, len(names) - 1)
+        self.cluster.cut |= {
+            pair
+            for left in names[:half]
+            for right in names[half:]
+            if bridge not in (left, right)
+            for pair in ((left, right), (right, left))
+        }
+
+    def _bridge(self) -> None:
+        """Two halves that only one node reaches both of."""
+        self._divide(self._any().node_id)
+
+    def _pause(self) -> None:
+        self.cluster.pause(self._leader_or_any(), self.chance.uniform(0.05, 1.5))
+
+    def _noise(self) -> None:
+        cluster, choice = self.cluster, self.chance.choice
+        cluster.loss = choice((0.0, 0.05, 0.3))
+        cluster.duplicates = choice((0.0, 0.1, 0.5))
+        cluster.late = choice((0.0, 0.0, 0.1))
+
+    def _slow_disk(self) -> None:
+        self.cluster.slow_disk = self.chance.choice(["", *self.cluster.processes])
+
+    def _request_number(self) -> int:
+        self.cluster.requests += 1
+        return self.cluster.requests
+
+    def _transfer(self) -> None:
+        leader = self.cluster.leader()
+        if leader is not None:
+            event = TransferLeadership(self._request_number(), self._any().node_id)
+            self.cluster.deliver(leader, event)
+
+    def _leaders(self) -> list[RaftProcess]:
+        """Return all that lead, as they think: one in the group, and those that do not know yet."""
+        return [
+            one
+            for one in self.cluster.processes.values()
+            if one.node is not None and one.node.role is RaftRole.LEADER
+        ]
+
+    def _change(self) -> None:
+        """Let each leader try some changes, sometimes down to one voter."""
+        few = 1 if self.chance.random() < 0.3 else self.cluster.count - 1
+        for leader in self._leaders():
+            for _ in range(self.chance.choice((1, 1, 4))):
+                self._change_one(leader, few)
+
+    def _change_one(self, leader: RaftProcess, few: int) -> None:
+        if leader.node is None:
+            return
+        now, node = leader.node.log.configuration, self._any().node_id
+        if node in now.learners:
+            change = ConfigurationChange.PROMOTE
+        elif node not in now.voters:
+            change = ConfigurationChange.ADD_LEARNER
+        elif len(now.voters) > few:
+            change = ConfigurationChange.REMOVE
+        else:
+            return
+        event = ChangeConfiguration(self._request_number(), change, node)
+        self.cluster.deliver(leader, event)
+
+    def _cut_off(self, name: str, other_than: str = "") -> None:
+        """Cut a node off from all but one, if the storm is not over."""
+        if self.over:
+            return
+        for other in self.cluster.processes:
+            if other not in (name, other_than):
+                self.cluster.cut |= {(name, other), (other, name)}
+
+    def _transfer_and_cut(self) -> None:
+        """Hand leadership over, and keep the old leader from hearing of the new one."""
+        leader = self.cluster.leader()
+        if leader is not None:
+            self._transfer()
+            self.cluster.at(
+                self.cluster.now + self.chance.uniform(0.0, 0.02),
+                lambda: self._cut_off(leader.node_id),
+            )
+
+    def _forgetful_voters(self) -> None:
+        """A node that does not hear the leader campaigns all the time, and its log is as good; then
+        the voters start again, and the leader is cut off while its lease holds.
+        """
+        cluster, leader, other = self.cluster, self.cluster.leader(), self._any()
+        if leader is None or other is leader:
+            return
+        cluster.cut = {(leader.node_id, other.node_id)}
+        self.busy = False
+
+        def restart() -> None:
+            self.busy = True
+            self._cut_off(leader.node_id)
+            for process in cluster.processes.values():
+                if process not in (leader, other):
+                    cluster.crash(process)
+                    cluster.start(process)
+
+        cluster.at(cluster.now + self.chance.uniform(0.5, 1.5), restart)
+
+    def _parted_leaders(self) -> None:
+        """Figure 8 of the paper: leaders one after the other reach one other node, and crash."""
+        cluster = self.cluster
+
+        def part(times: int) -> None:
+            leader = cluster.leader()
+            if leader is not None and not self.over:
+                cluster.cut.clear()
+                self._cut_off(leader.node_id, self._any().node_id)
+                for _ in range(self.chance.choice((1, 6))):
+                    cluster.propose(leader)
+                cluster.at(cluster.now + self.chance.uniform(0.01, 0.06), lambda: end(leader))
+            if times:
+                again = cluster.now + self.chance.uniform(0.3, 1.0)
+                cluster.at(again, lambda: part(times - 1))
+
+        def end(leader: RaftProcess) -> None:
+            cluster.crash(leader)
+            cluster.cut.clear()
+            back = cluster.now + self.chance.uniform(0.2, 1.2)
+            cluster.at(back, lambda: cluster.start(leader))
+
+        part(self.chance.randint(1, 3))
+
+    def _crash_after_vote(self) -> None:
+        self.cluster.crash_after_vote = self.chance.choice((0.0, 0.2))
+
+    def _heal(self) -> None:
+        cluster = self.cluster
+        cluster.cut.clear()
+        cluster.loss = cluster.duplicates = cluster.late = 0.0
+        cluster.slow_disk = ""
+        cluster.crash_after_vote = 0.0
+        self.busy = True
+        for process in cluster.processes.values():
+            cluster.start(process)
+
+
+def play_raft(
+    seed: int, *, seconds: float = STORM_SECONDS, trace: Callable[[str], object] | None = None
+) -> RaftHistory:
+    """Play one history. Raises: RaftBroken, RaftInvariantBroken."""
+    if seed % QUIET_EVERY == QUIET_EVERY - 1:
+        return play_quiet(seed, trace=trace)
+    count = 3 if seed % 2 else 5
+    cluster = RaftCluster(seed, count, spares=1 + seed % 3 // 2, trace=trace)
+    storm = Storm(cluster, cluster.chance)
+    cluster.at(0.3, storm.client)
+    cluster.at(0.8, storm.fault)
+    cluster.run_until(seconds)
+    cluster.stop(Storm.fault)
+    storm.over = True
+    storm._heal()
+    _end(cluster)
+    return _told(cluster)
+
+
+def play_quiet(seed: int, *, trace: Callable[[str], object] | None = None) -> RaftHistory:
+    """Cut followers off and let them come back: a leader with a majority goes on in its term."""
+    cluster = RaftCluster(seed, 3 if seed % 16 == 7 else 5, trace=trace)
+    storm = Storm(cluster, cluster.chance)
+    cluster.at(0.3, storm.client)
+    cluster.run_until(2.0)
+    leader = cluster.leader()
+    if leader is None or leader.node is None:
+        raise RaftBroken("election: no leader after two quiet seconds")
+    term = leader.node.term
+    for _ in range(3):
+        storm.busy = cluster.chance.random() < 0.5
+        storm.cut_follower(leader)
+        cluster.run_until(cluster.now + cluster.chance.uniform(0.5, 2.0))
+        cluster.cut.clear()
+        cluster.run_until(cluster.now + 1.5)
+        if leader.node.role is not RaftRole.LEADER or leader.node.term != term:
+            raise RaftBroken("pre-vote: a follower that comes back deposes the leader")
+    storm.busy = True
+    _end(cluster)
+    return _told(cluster)
+
+
+def _end(cluster: RaftCluster) -> None:
+    """All is well again: what was acknowledged is everywhere, and new commands are taken."""
+    calm_from = cluster.now
+    before = len(cluster.acknowledged)
+    cluster.run_until(calm_from + CALM_SECONDS * SETTINGS.election_seconds / 0.4)
+    leader = cluster.leader()
+    if leader is None or leader.node is None or len(cluster.acknowledged) == before:
+        raise RaftBroken("liveness: no command is committed after all faults are over")
+    cluster.stop(Storm.client)
+    cluster.run_until(cluster.now + 2.0)
+    entries = {entry.index: entry for entry, _ in cluster.checks.committed}
+    for request, index in cluster.acknowledged.items():
+        if entries[index].data != cluster.commands.get(request, entries[index].data):
+            raise RaftBroken(f"acknowledged: command {request} is lost")
+    for name in leader.node.log.configuration.members:
+        process = cluster.processes[name]
+        if process.applied != len(entries):
+            raise RaftBroken(f"liveness: {name} has {process.applied} of {len(entries)} entries")
+
+
+def _told(cluster: RaftCluster) -> RaftHistory:
+    return RaftHistory(
+        cluster.seed,
+        cluster.steps,
+        len(cluster.checks.committed),
+        len(cluster.acknowledged),
+        cluster.answered_reads,
+        max(cluster.checks.leaders, default=0),
+    )
