@@ -32,12 +32,12 @@ def reserved_ports(config: BrokerConfig) -> Iterator[BrokerConfig]:
     if config.listen_port and ha_port:
         yield config
         return
-    host = bare_host(config.listen_host)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The sockets stay open until all ports are found, so that none is found twice.
     with contextlib.ExitStack() as sockets:
 
-        def reserve(port: int) -> int:
+        def reserve(port: int, listen_host: str = config.listen_host) -> int:
+            host = bare_host(listen_host)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
             reserved = sockets.enter_context(socket.socket(family, socket.SOCK_STREAM))
             reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             reserved.bind((host, port))
@@ -47,7 +47,7 @@ def reserved_ports(config: BrokerConfig) -> Iterator[BrokerConfig]:
             found = attrs.evolve(
                 config,
                 listen_port=config.listen_port or reserve(0),
-                ha_port=ha_port or reserve(0),
+                ha_port=ha_port or reserve(0, config.ha_listen_host),
             )
             if config.listen_port or config.fast_port >= 0:
                 break

@@ -44,7 +44,7 @@ def open_parts(
     grpc = GrpcServer(
         service.table(),
         config.endpoint.grpc,
-        listen_host=config.listen_host,
+        listen_host=config.endpoint.listen_host or config.listen_host,
         listen_port=port,
         port_setting="grpcServerPort",
         sniffer=_sniffer(config, security),

@@ -97,7 +97,10 @@ class BrokerConfig:
         default_text="brokerIP1",
     )
     listen_host: str = setting(
-        "bindAddress", TEXT, "0.0.0.0", "address to listen on; :: takes IPv6 and IPv4"
+        "bindAddress",
+        TEXT,
+        "0.0.0.0",
+        "address to listen on, for listenPort and fastListenPort; :: takes IPv6 and IPv4",
     )
     listen_port: int = number(
         "listenPort", DEFAULT_PORT, "port to listen on; 0: any free one", low=0, high=65_535
@@ -118,6 +121,14 @@ class BrokerConfig:
         low=0,
         high=65_535,
         default_text="listenPort + 1",
+    )
+    ha_listen_host: str = setting(
+        "haBindAddress",
+        TEXT,
+        attrs.Factory(lambda self: self.listen_host, takes_self=True),
+        "address that haListenPort listens on, which only slaves need to reach",
+        default_text="bindAddress",
+        own=True,
     )
     namesrv_addresses: tuple[str, ...] = setting(
         "namesrvAddr",

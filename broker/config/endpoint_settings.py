@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.remoting.core.settings import flag, group, number
+from triomq.remoting.core.settings import flag, group, number, optional_text
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 
@@ -24,6 +24,9 @@ class EndpointSettings:
         low=-1,
         high=65_535,
         own=True,
+    )
+    listen_host: str = optional_text(
+        "grpcBindAddress", "address that grpcServerPort listens on; empty: bindAddress", own=True
     )
     self_signed: bool = flag(
         "tlsTestModeEnable",

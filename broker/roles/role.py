@@ -66,7 +66,7 @@ class Role:
         if self.slave is not None:
             tasks.start_soon(self.slave.run, name="replication-slave")
         if self.master is not None:
-            listener = open_ha_port(self.config.listen_host, self.config.ha_port)
+            listener = open_ha_port(self.config.ha_listen_host, self.config.ha_port)
             if not self.config.replication.slave_networks:
                 warn_if_open(
                     listener,

@@ -54,7 +54,7 @@ class Probes(Lifetime):
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
-        async with monitoring(self._settings, "triomq") as monitor:
+        async with monitoring(self._settings, "triomq", warns=False) as monitor:
             await self._figures.refresh(0)
             monitor.serve(self._figures)
             yield

@@ -42,7 +42,7 @@ from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.monitor.program_figures import open_file_figures, process_figures
 from triomq.remoting.monitor.seats import Seat, Seats
 from triomq.remoting.server.boss import Boss
-from triomq.remoting.server.listen import open_listener
+from triomq.remoting.server.listen import open_listener, warn_if_open
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ CONNECTIONS_MAX = 32
 connections.
 """
 _BACKLOG = 64
+OPEN_FIX = "set monitorToken, or monitorAddress to an address that only the monitoring reaches"
 GUARDED = ("/status", "/metrics")
 """Pages that ask for a token if there is one."""
 
@@ -95,6 +96,8 @@ class Monitor:
     token: str = attrs.field(default="", kw_only=True, repr=False)
     """What pages other than probes ask for."""
     audit: DecisionLog | None = attrs.field(default=None, kw_only=True)
+    warns: bool = attrs.field(default=True, kw_only=True)
+    """Whether the start warns of a port that everybody may read."""
     loop: LoopLag = attrs.field(factory=LoopLag, kw_only=True)
     export: Export = attrs.field(factory=lambda: Export(ExportSettings()), kw_only=True)
     scrape_seconds: float = attrs.field(default=0.0, init=False)
@@ -249,6 +252,8 @@ class Monitor:
     async def run(self, settings: MonitorSettings, *, task_status: trio.TaskStatus[int]) -> None:
         """Listen until cancelled; ``started(port)``. Raises: AddressInUse or ListenFailed."""
         with open_listener(settings.host, settings.port, _BACKLOG, "monitorPort") as listener:
+            if not settings.token and self.warns:
+                warn_if_open(listener, "read /status and /metrics", OPEN_FIX)
             async with trio.open_nursery() as nursery:
                 task_status.started(listener.getsockname()[1])
                 await Boss(
@@ -273,6 +278,8 @@ async def monitoring(
     budget: ConnectionBudget | None = None,
     exports: ExportSettings | None = None,
     audit: DecisionLog | None = None,
+    *,
+    warns: bool = True,
 ) -> AsyncIterator[Monitor]:
     """Answer probes and push metrics during the block, if the settings name a port or a collector.
 
@@ -287,6 +294,7 @@ async def monitoring(
         token=settings.token,
         export=Export(exports),
         audit=audit,
+        warns=warns,
     )
     push = await monitor.export.open(program)
     if not settings.port and push is None:
