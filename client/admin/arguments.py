@@ -179,25 +179,34 @@ class Values:
 
 
 def parse(
-    options: Sequence[Option], arguments: Sequence[str], one_of: Sequence[Sequence[str]] = ()
+    options: Sequence[Option],
+    arguments: Sequence[str],
+    one_of: Sequence[Sequence[str]] = (),
+    subject: Option | None = None,
 ) -> Values:
     """Read an argument list.
 
-    ``one_of``: groups of long names of which exactly one must be given.
+    ``one_of``: groups of long names of which exactly one must be given. ``subject``: the option
+    whose value may also stand without it.
 
     Raises: UsageError.
     """
     found: dict[str, Any] = {option.name: option.default for option in options}
     given: set[str] = set()
     rest = list(arguments)
+    bare = False
     unfilled = [option for option in options if option.is_argument]
     named = [option for option in options if not option.is_argument]
     while rest:
         token = rest.pop(0)
         if unfilled and not token.startswith("-"):
             option, text = unfilled.pop(0), token
+        elif subject is not None and subject.name not in given and not token.startswith("-"):
+            option, text, bare = subject, token, True
         else:
             option, text = _match(named, token, rest)
+            if bare and option is subject:
+                raise UsageError(f"{option.title} is given twice, with and without its option")
         given.add(option.name)
         found[option.name] = _convert(option, text) if option.placeholder else True
     for names in one_of:

@@ -45,7 +45,7 @@ def understand(words: Sequence[str]) -> Call | str:
     command, rest = load(found.name), found.rest
     if any(word in ("-h", "--help") for word in rest):
         return command_help(command)
-    return Call(command, parse(command.accepted, rest, command.one_of), words)
+    return Call(command, parse(command.accepted, rest, command.one_of, command.subject), words)
 
 
 def complain(error: Exception, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
@@ -112,6 +112,8 @@ def command_help(command: AdminCommand) -> str:
         for option in command.options
         if option.is_argument
     )
+    if command.subject is not None:
+        arguments = f"[{command.subject.placeholder}] "
     spellings = (command.name, kebab(command.name))
     others = [name for name in dict.fromkeys(spellings) if name != title(command.name)]
     also = f"        (also: {', '.join(others)})" if others else ""
@@ -125,10 +127,17 @@ def command_help(command: AdminCommand) -> str:
     for names in command.one_of:
         titles = [option.title for option in command.options if option.name in names]
         lines += ["", f"One of {' and '.join(titles)} is needed."]
+    if command.subject is not None:
+        lines += ["", subject_line(command.subject)]
     lines += ["", command.remarks] if command.remarks else []
     lines += ["", "Examples:", *(f"  mqadmin {example}" for example in examples(command))]
     lines += ["", f"JSON: {command.document}"]
     return "\n".join(lines)
+
+
+def subject_line(option: Option) -> str:
+    """Return the sentence about a value that needs no option."""
+    return f"{option.placeholder} may also stand without {option.title}."
 
 
 def examples(command: AdminCommand) -> list[str]:

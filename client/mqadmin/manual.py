@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from triomq.client.admin.arguments import Option
-from triomq.client.mqadmin.command_line import examples, option_meaning
+from triomq.client.mqadmin.command_line import examples, option_meaning, subject_line
 from triomq.client.mqadmin.commands import load
 from triomq.client.mqadmin.core.command import COMMON_OPTIONS, DRY_RUN, WATCH, YES, AdminCommand
 from triomq.client.mqadmin.core.command_list import GROUPS, LIST, title
@@ -57,6 +57,9 @@ date.
 - **A change** can be tried: `--dry-run` sends only requests that read, and prints what each server
   has and would get. JSON: `{"dryRun", "changes": [{"server", "request", "subject", "before":
   {key: value}, "after": {key: value}}], "failures": {server: reason}}`. Passwords are not shown.
+- **Names need no option** where a command is about one group, topic, user, producer group or
+  message: `mqadmin group members billing`, `mqadmin topic route orders`. Scripts of RocketMQ's tool
+  go on with `-g`, `-t`, `-u` and `-i`.
 - **A deletion** (of a topic, group, stored value, user, rule, context) shows the same and asks on
   a terminal. Without a terminal it needs `--yes`, otherwise it ends with exit code 2 and nothing is
   done. RocketMQ's tool asks nothing: add `--yes` to scripts that delete. The commands that send
@@ -167,6 +170,8 @@ def _section(command: AdminCommand) -> str:
     for names in command.one_of:
         titles = [f"`{option.title}`" for option in command.options if option.name in names]
         lines.append(f"One of {' and '.join(titles)} is needed.\n")
+    if command.subject is not None:
+        lines.append(f"{subject_line(command.subject)}\n")
     lines += [f"{remark}\n" for remark in command.remarks.splitlines()]
     lines.append(
         "```sh\n" + "".join(f"mqadmin {example}\n" for example in examples(command)) + "```\n"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from triomq.client.admin.doctor.dead_letter_check import GivenUp, dead_letter_findings
 from triomq.client.admin.documents import count_of
 from triomq.remoting.core.findings import Finding, advice, problem, unknown
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
@@ -65,6 +66,7 @@ class GroupFacts:
     """broker name → its setting ``brokerPermission``"""
     silent_brokers: Mapping[str, str] = attrs.field(factory=dict)
     """broker name → why it did not answer"""
+    dead: GivenUp | None = None
     asked: int = 1
     """number of brokers that were asked"""
 
@@ -100,6 +102,7 @@ def hindrances(facts: GroupFacts) -> list[Finding]:
         _locks,
         _full_caches,
         _retries,
+        _dead_letters,
         _skew,
     )
     return [finding for check in checks for finding in check(facts)]
@@ -154,7 +157,7 @@ def _permissions(facts: GroupFacts) -> Iterator[Finding]:
 
 
 def _offline(facts: GroupFacts) -> Iterator[Finding]:
-    if facts.members or facts.silent_brokers:
+    if facts.members or facts.silent_brokers or not facts.lag:
         return
     yield problem(
         facts.group,
@@ -427,6 +430,12 @@ def _retries(facts: GroupFacts) -> Iterator[Finding]:
             "see the members' logs for the reason",
             "each failed message comes again later, and takes a handler's time again",
         )
+
+
+def _dead_letters(facts: GroupFacts) -> Iterator[Finding]:
+    rates = [rate for state in facts.running.values() for rate in state.rates.values()]
+    succeeding = sum(rate.consume_ok_tps for rate in rates)
+    yield from dead_letter_findings(facts.group, facts.dead, succeeding)
 
 
 def _skew(facts: GroupFacts) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from triomq.client.admin.answers import read_body
+from triomq.client.admin.doctor.dead_letter_facts import read_dead_letters
 from triomq.client.admin.doctor.group_checks import GroupFacts, OffsetSample
 from triomq.client.admin.explain.group_readings import group_configs, offsets_of
 from triomq.client.admin.known_groups import connections_of, unknown_group
@@ -75,6 +76,7 @@ async def read_group_facts(admin: Admin, group: str, seconds: float) -> GroupFac
         permissions=permissions,
         broker_permissions=of_brokers,
         silent_brokers=silent,
+        dead=await read_dead_letters(admin, group, second.offsets, now_ms()),
         asked=len(brokers.keys() | silent.keys()),
     )
 

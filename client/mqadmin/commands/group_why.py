@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
+from triomq.client.admin.documents import count_of
 from triomq.client.mqadmin.core.command import AdminCommand, Result
 from triomq.client.mqadmin.core.findings_table import finding_documents, findings_table
 from triomq.remoting.core.findings import Finding, Level
@@ -48,8 +49,9 @@ async def group_why(admin: Admin, options: Values) -> Result:
 
 def summary(facts: GroupFacts, holding: list[Finding]) -> str:
     """Return the last line of the text."""
+    behind = count_of(facts.lag, "message")
     state = (
-        f"group {facts.group}: {len(facts.members)} members, {facts.lag} messages behind in"
+        f"group {facts.group}: {len(facts.members)} members, {behind} behind in"
         f" {len(facts.second.offsets)} queues"
     )
     if not holding:
@@ -76,8 +78,9 @@ COMMANDS = (
             ' "check": "broker-silent"|"group-disabled"|"broadcast-disabled"|"topic-not-readable"|'
             '"broker-not-readable"|"no-member"|"member-silent"|"subscriptions-differ"|'
             '"not-subscribed"|"queue-without-owner"|"queue-still"|"handler-slow"|"member-hangs"|'
-            '"queue-not-locked"|"member-full"|"retries"|"failures"|"lag-skewed", "level":'
-            ' "problem"|"advice"|"unknown", "found", "why", "fix"}], "failures": {broker: reason}}'
+            '"queue-not-locked"|"member-full"|"retries"|"failures"|"dead-letters"|"lag-skewed",'
+            ' "level": "problem"|"advice"|"unknown", "found", "why", "fix"}],'
+            ' "failures": {broker: reason}}'
         ),
         remarks=(
             "The exit code is 0 if nothing holds the group back, 1 with findings, and 3 if a broker"

@@ -14,7 +14,7 @@ import attrs
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.errors import MasterMissing
-from triomq.client.mqadmin.core.command_list import LIST
+from triomq.client.mqadmin.core.command_list import LIST, title
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -156,6 +156,16 @@ def nothing_beyond(values: Values) -> int:
     return 0
 
 
+SUBJECTS: Mapping[str, Sequence[str]] = {
+    "group": ("group", "groupName", "consumerGroup"),
+    "topic": ("topic",),
+    "producer": ("producerGroup",),
+    "user": ("username",),
+    "message": ("msgId",),
+}
+"""first word of a grouped name → the options that name what such a command is about"""
+
+
 @attrs.frozen(kw_only=True)
 class AdminCommand:
     """One command of mqadmin."""
@@ -207,6 +217,17 @@ class AdminCommand:
             Effect.MOVES: "moves the group, and its members drop what they have pulled",
         }
         return asking.get(self.effect, "")
+
+    @property
+    def subject(self) -> Option | None:
+        """Return the option for the name of what the command is about; None if there is none.
+
+        ``group members billing`` is ``group members -g billing``.
+        """
+        noun = title(self.name).partition(" ")[0]
+        if any(option.is_argument for option in self.options):
+            return None
+        return next((one for one in self.options if one.name in SUBJECTS.get(noun, ())), None)
 
     @property
     def accepted(self) -> Sequence[Option]:

@@ -286,14 +286,37 @@ async def test_what_holds_a_group_back(cluster: InProcessCluster) -> None:
                 done, found = await why(cluster)
                 assert (done.code, found["subscriptions-differ"]) == (1, "problem")
         done, found = await why(cluster)
+        assert (done.code, found) == (0, {}), "no backlog and no member is no problem"
+        await producer.send("orders", b"x")
+        done, found = await why(cluster)
         assert (done.code, found) == (1, {"no-member": "problem"})
         update = ("group", "update", "-g", "billing", "-c", "DefaultCluster", "-s")
         await mqadmin(*update, "false", *namesrv)
         text = await mqadmin("group", "why", "billing", "--seconds", 1, *namesrv)
         assert "consumeEnable=false" in text.out
         assert text.out.endswith(
-            "2 findings; group billing: 0 members, 0 messages behind in 2 queues\n"
+            "2 findings; group billing: 0 members, 1 message behind in 2 queues\n"
         )
+
+
+async def test_a_group_that_gives_up_everything(cluster: InProcessCluster) -> None:
+    async with (
+        Producer(cluster.namesrv_address, group="shop") as producer,
+        consumer(cluster, "billing") as member,
+    ):
+        for number in range(3):
+            sent = await producer.send("orders", b"x", keys=[f"order-{number}"])
+        for _ in range(3):
+            await (await anext(member)).dead_letter()
+    found: dict[str, str] = {}
+    with trio.move_on_after(60):  # offsets and dead letters are indexed in the background
+        while "dead-letters" not in found:
+            done, found = await why(cluster)
+    assert (done.code, found) == (1, {"dead-letters": "problem"})
+    (finding,) = json.loads(done.out)["findings"]
+    assert finding["found"].startswith("3 dead letters in the last hour, of 3 messages that")
+    assert f"the last: {sent.message_id} (keys order-2) of orders, given up at" in finding["found"]
+    assert "dlq resend billing" in finding["fix"]
 
 
 async def test_groups_above_a_limit_end_with_exit_code_1(cluster: InProcessCluster) -> None:

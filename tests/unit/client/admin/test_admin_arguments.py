@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triomq.client.admin.arguments import Option, UsageError, parse, truth, whole
+from triomq.client.mqadmin.commands import load
+from triomq.client.mqadmin.core.command_list import LIST
 
 OPTIONS = (
     Option("-t, --topic VALUE", "name of the topic", required=True),
@@ -127,3 +129,36 @@ def test_any_words_give_values_or_a_usage_error(words: list[str]) -> None:
         assert str(error)  # noqa: PT017 - one of two allowed ends
     else:
         assert values.text("topic")
+
+
+@pytest.mark.parametrize(
+    "words", [["orders"], ["orders", "-l"], ["-l", "orders"], ["-c", "c", "orders"]]
+)
+def test_a_subject_needs_no_option(words: list[str]) -> None:
+    assert parse(OPTIONS, words, subject=OPTIONS[0]).text("topic") == "orders"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["orders", "refunds"], "'refunds' does not belong to an option"),
+        (["-t", "orders", "refunds"], "'refunds' does not belong to an option"),
+        (["orders", "-t", "refunds"], "-t/--topic is given twice"),
+    ],
+)
+def test_a_subject_is_given_once(words: list[str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        parse(OPTIONS, words, subject=OPTIONS[0])
+
+
+def test_what_commands_are_about() -> None:
+    found = {
+        name: command.subject.name for name in LIST if (command := load(name)).subject is not None
+    }
+    assert found["consumerConnection"] == "consumerGroup"
+    assert found["topicRoute"] == "topic"
+    assert found["resetOffsetByTime"] == "group"
+    assert found["queryMsgTraceById"] == "msgId"
+    assert "groupWhy" not in found, "it has an argument"
+    assert "cloneGroupOffset" not in found, "it has two groups"
+    assert "sendMessage" not in found, "a body with blanks that is not quoted must be refused"

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
+from triomq.client.admin.doctor.dead_letter_check import GivenUp
 from triomq.client.admin.doctor.group_checks import GroupFacts, OffsetSample, hindrances
 from triomq.client.mqadmin.core.lag_alert import GroupBacklog, alerts
 from triomq.remoting.core.findings import Level
@@ -63,6 +64,10 @@ GOOD = GroupFacts(
 """A group that is behind and catches up."""
 
 
+def dead(last_hour: int, consumed: int) -> GivenUp:
+    return GivenUp(kept=60, last_hour=last_hour, consumed_last_hour=consumed, newest=None)
+
+
 def held_back(**facts: Any) -> dict[str, str]:
     """Return check → level of the facts with changes."""
     return {one.check: one.level.value for one in hindrances(attrs.evolve(GOOD, **facts))}
@@ -77,6 +82,7 @@ def test_nothing_holds_a_group_back_that_catches_up() -> None:
 
 
 FROZEN = sample(5.0, q0=(110, 60), q1=(110, 80), q2=(110, 80), q3=(110, 80))
+NO_BACKLOG = sample(5.0, q0=(110, 110), q1=(110, 110), q2=(110, 110), q3=(110, 110))
 WITHOUT_GROWTH = sample(5.0, q0=(100, 60), q1=(110, 80), q2=(110, 80), q3=(110, 80))
 SKEWED = sample(5.0, q0=(900, 80), q1=(110, 80), q2=(110, 80), q3=(110, 80))
 SLOW = ConsumeRates(consume_rt=900.0, consume_ok_tps=20.0)
@@ -97,7 +103,21 @@ RETRIED = sample(5.0, q0=(110, 80), q1=(110, 80), q2=(110, 80), q3=(110, 80), re
 @pytest.mark.parametrize(
     ("check", "level", "facts", "without"),
     [
-        ("no-member", Level.PROBLEM, {"members": {}, "running": {}}, {}),
+        (
+            "no-member",
+            Level.PROBLEM,
+            {"members": {}, "running": {}},
+            {"members": {}, "running": {}, "second": NO_BACKLOG},
+        ),
+        ("dead-letters", Level.PROBLEM, {"dead": dead(50, 50)}, {"dead": dead(0, 50)}),
+        ("dead-letters", Level.PROBLEM, {"dead": dead(50, 100)}, {}),
+        ("dead-letters", Level.ADVICE, {"dead": dead(49, 100)}, {}),
+        (
+            "dead-letters",
+            Level.ADVICE,
+            {"dead": dead(50, 0), "running": running(rates=QUICK)},
+            {},
+        ),
         ("broker-silent", Level.PROBLEM, {"silent_brokers": {"broker-b": "no answer"}}, {}),
         ("member-silent", Level.UNKNOWN, {"silent_members": {"m3": "no answer"}}, {}),
         ("group-disabled", Level.PROBLEM, {"configs": {"broker-a": DISABLED}}, {}),

@@ -1,0 +1,60 @@
+"""Judge the dead letters of a group: some, or most of what it consumes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from triomq.client.admin.documents import count_of
+from triomq.client.admin.resend.message_copy import origin_topic
+from triomq.client.admin.times import seconds_text
+from triomq.remoting.core.findings import Finding, advice, problem
+from triomq.remoting.protocol.names import dead_letter_topic
+from triomq.remoting.protocol.record import StoredMessage
+
+MOST_SHARE = 0.5
+"""dead letters that are this share of what was consumed mean that the group itself is broken"""
+
+
+@attrs.frozen(kw_only=True)
+class GivenUp:
+    """The dead letters of a group; a count is that of the brokers that answered."""
+
+    kept: int
+    """all that the brokers still have"""
+    last_hour: int
+    consumed_last_hour: int
+    """messages of the last hour that the group consumed; it leaves out those of a backlog"""
+    newest: StoredMessage | None
+
+
+def dead_letter_findings(
+    group: str, dead: GivenUp | None, succeeding_per_second: float
+) -> Iterator[Finding]:
+    """Find dead letters of the last hour; ``succeeding_per_second``: what handlers now handle."""
+    if dead is None or not dead.last_hour:
+        return
+    consumed = max(dead.consumed_last_hour, round(succeeding_per_second * 3600))
+    most = dead.last_hour >= consumed * MOST_SHARE
+    kept = f" ({dead.kept} are kept)" if dead.kept > dead.last_hour else ""
+    share = f", of {count_of(consumed, 'message')} that it consumed" if consumed else ""
+    yield (problem if most else advice)(
+        dead_letter_topic(group),
+        "dead-letters",
+        f"{count_of(dead.last_hour, 'dead letter')} in the last hour{kept}{share}"
+        + (f"; the last: {_told(dead.newest)}" if dead.newest is not None else ""),
+        f"see the members' logs for the error, mend the handler, then `mqadmin dlq resend {group}"
+        f" --only-group`; `mqadmin dlq show {group}` shows them",
+        "what the group gives up is handled by no member any more",
+    )
+
+
+def _told(message: StoredMessage) -> str:
+    """Return which message was given up last, when, and after how many tries."""
+    keys = f" (keys {' '.join(message.keys)})" if message.keys else ""
+    tries = count_of(message.reconsume_times, "retry")
+    return (
+        f"{message.message_id}{keys} of {origin_topic(message) or 'an unknown topic'}, given up at"
+        f" {seconds_text(message.store_timestamp)} after {tries}"
+    )
