@@ -7,7 +7,7 @@ finds nobody changes nothing; it is tried again at the next sign of life, or loo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
 """between two looks for masters that are silent for too long"""
+LOOK_GROUPS = 1000
+"""between two checkpoints of a look: 2 ms"""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -128,8 +130,8 @@ class BrokerGroups:
 
     def connection_lost(self, connection: object) -> None:
         """Count its brokers as dead, and look for another master at once. Checkpoint: never."""
-        self.liveness.lost(connection)
-        self._look.set()
+        if self.liveness.lost(connection):
+            self._look.set()
 
     async def elect(
         self, broker_name: str, asker: int | None = None, *, designated: bool = False
@@ -233,15 +235,14 @@ class BrokerGroups:
             with trio.move_on_after(LOOK_SECONDS):
                 await self._look.wait()
             self._look = trio.Event()
-            for name in list(self._due()):
+            for number, name in enumerate(list(self.state.groups)):
+                if number % LOOK_GROUPS == 0:
+                    await trio.lowlevel.checkpoint()
                 await self._elect_if_due(name)
 
     def without_master(self) -> int:
         """Return how many groups have no living master."""
         return sum(self.living_master(name) is None for name in self.state.groups)
-
-    def _due(self) -> Iterator[str]:
-        return (name for name, group in self.state.groups.items() if self._may_elect(name, group))
 
     def _may_elect(self, name: str, group: Group) -> bool:
         """Return whether a group has lost its master, and somebody could take its place."""

@@ -65,7 +65,11 @@ class ControllerSettings:
         "requests to the controller that may wait; one more is refused as busy",
     )
     groups_max: int = number(
-        "controllerGroupsMax", 10_000, "broker groups that may have ids", high=1_000_000, own=True
+        "controllerGroupsMax",
+        1_000,
+        "broker groups that may have ids; the file of all is written at each change (1,000: 10 ms)",
+        high=10_000,
+        own=True,
     )
     replicas_max: int = number(
         "controllerReplicasMax", 100, "brokers of one group that may have ids", own=True

@@ -44,11 +44,15 @@ class BrokerLiveness:
         self._heard_of.add((broker_name, broker_id))
         self._sightings[broker_name, broker_id] = sighting
 
-    def lost(self, connection: object) -> None:
-        """Count the brokers as dead whose last sign of life came on this connection."""
+    def lost(self, connection: object) -> bool:
+        """Count the brokers as dead whose last sign of life came on this connection.
+
+        Returns: whether there were any.
+        """
         gone = [key for key, seen in self._sightings.items() if seen.connection is connection]
         for key in gone:
             del self._sightings[key]
+        return bool(gone)
 
     def forget(self, broker_name: str, ids: Iterable[int]) -> None:
         """Drop what is known about brokers that no longer exist."""

@@ -6,7 +6,8 @@ Source: controller/…/processor/ControllerRequestProcessor.java.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import TypeVar
 
 import attrs
 import trio
@@ -20,7 +21,7 @@ from triomq.namesrv.controller.liveness import (
     Sighting,
 )
 from triomq.namesrv.controller.state import Group
-from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.errors import Rejected, RemoteProtocolError
 from triomq.remoting.protocol.bodies.cluster import BrokerMembers
 from triomq.remoting.protocol.bodies.controller import (
     ElectMasterBody,
@@ -50,6 +51,8 @@ from triomq.remoting.protocol.headers.controller import (
 from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader
 from triomq.remoting.protocol.limits import require_size
 from triomq.remoting.server.requests import Request, Response
+
+T = TypeVar("T")
 
 BODY_BYTES_MAX = 32 * 1024
 """of a set of ids, or a list of broker names"""
@@ -170,10 +173,9 @@ class ControllerRequests:
     def sync_state_data(self, request: Request) -> Response:
         """Return the replicas of groups: CONTROLLER_GET_SYNC_STATE_DATA (1006).
 
-        Raises: LimitReached, RemoteProtocolError.
+        Raises: Rejected, LimitReached.
         """
-        require_size(request.body, BODY_BYTES_MAX)
-        names = loads(request.body) if request.body else []
+        names = _read(request, loads) if request.body else []
         if not isinstance(names, list):
             raise Rejected(
                 Code.CONTROLLER_INVALID_REQUEST, "send a JSON array of broker names as the body"
@@ -188,11 +190,10 @@ class ControllerRequests:
     async def alter_set(self, request: Request) -> Response:
         """Change a sync state set: CONTROLLER_ALTER_SYNC_STATE_SET (1001).
 
-        Raises: Rejected, LimitReached, RemoteProtocolError.
+        Raises: Rejected, LimitReached.
         """
-        require_size(request.body, BODY_BYTES_MAX)
         asked: AlterSyncStateSetHeader = request.header
-        proposed = SyncStateSet.decode(request.body)
+        proposed = _read(request, SyncStateSet.decode)
         command = AlterSet(
             broker_name=asked.broker_name,
             master=asked.master_broker_id,
@@ -262,6 +263,15 @@ class ControllerRequests:
             )
             for broker_id in sorted(ids)
         ]
+
+
+def _read(request: Request, decode: Callable[[bytes], T]) -> T:
+    """Return what a body says. Raises: Rejected, LimitReached."""
+    require_size(request.body, BODY_BYTES_MAX)
+    try:
+        return decode(request.body)
+    except RemoteProtocolError as error:
+        raise Rejected(Code.CONTROLLER_INVALID_REQUEST, str(error)) from None
 
 
 def _set_of(group: Group) -> bytes:

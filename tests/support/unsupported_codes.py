@@ -9,7 +9,8 @@ from triomq.remoting.protocol.codes import RequestCode as Code
 UNUSED = "only a constant: no RocketMQ release sends or handles it"
 NAME_SERVER = "for name servers"
 TO_CLIENTS = "sent by brokers to clients"
-CONTROLLER = "controller mode is not offered"
+CONTROLLER = "for controllers"
+CONTROLLER_MODE = "our brokers have no controller mode yet"
 CONTAINER = "broker containers are not offered"
 REPLICATION = "for controller mode"
 READ_MODE = "this broker has no setting for the mapping of segments"
@@ -75,14 +76,13 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
         Code.CONTROLLER_GET_REPLICA_INFO,
         Code.CONTROLLER_GET_METADATA_INFO,
         Code.CONTROLLER_GET_SYNC_STATE_DATA,
-        Code.GET_BROKER_EPOCH_CACHE,
-        Code.NOTIFY_BROKER_ROLE_CHANGED,
         Code.UPDATE_CONTROLLER_CONFIG,
         Code.GET_CONTROLLER_CONFIG,
         Code.CLEAN_BROKER_DATA,
         Code.CONTROLLER_GET_NEXT_BROKER_ID,
         Code.CONTROLLER_APPLY_BROKER_ID,
     ),
+    CONTROLLER_MODE: (Code.GET_BROKER_EPOCH_CACHE, Code.NOTIFY_BROKER_ROLE_CHANGED),
     CONTAINER: (Code.ADD_BROKER, Code.REMOVE_BROKER),
     REPLICATION: (Code.RESET_MASTER_FLUSH_OFFSET,),
     READ_MODE: (Code.SET_COMMITLOG_READ_MODE,),

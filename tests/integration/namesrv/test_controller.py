@@ -4,6 +4,7 @@ a master goes away, and what is on the disk.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import attrs
 import pytest
 import trio
 from frames import FrameClient
+from header_catalogue import HEADERS
 from processes import free_port
 
 from triomq.namesrv.app import run_namesrv
@@ -27,7 +29,8 @@ from triomq.remoting.protocol.bodies.controller import (
 )
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
-from triomq.remoting.protocol.command import Command, decode_frame
+from triomq.remoting.protocol.command import Command, decode_frame, encode_command
+from triomq.remoting.protocol.fields import codec_of
 from triomq.remoting.protocol.framing import FrameBuffer
 from triomq.remoting.protocol.headers.controller import (
     AlterSyncStateSetHeader,
@@ -360,3 +363,23 @@ async def test_a_damaged_file_ends_the_start(tmp_path: Path) -> None:
     with pytest.RaisesGroup(ConfigError, allow_unwrapped=True, flatten_subgroups=True):
         async with controller(tmp_path):
             pass
+
+
+async def test_senseless_requests_are_answered_and_break_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with controller(tmp_path) as port, FrameClient(port) as tool:
+        for code, pair in HEADERS.items():
+            for number in (0, 1, -1, 2**31 - 1):
+                ext = {}
+                for field in codec_of(pair.request).fields if pair.request is not None else ():
+                    ext[field.name] = {str: "x", bool: "true", int: str(number)}[field.kind]
+                for body in (b"", b"{}", b"[1]", b"\x00garbage"):
+                    opaque = await tool.send(code, None, body) if not ext else None
+                    if opaque is None:
+                        command = Command(code=code, opaque=number & 0xFFFF, ext=ext, body=body)
+                        answer = await tool.exchange(encode_command(command))
+                    else:
+                        answer = await tool.answer(opaque)
+                    assert answer.is_response
+    assert [line for line in caplog.records if line.levelno >= logging.ERROR] == []

@@ -42,6 +42,7 @@ def refused(question: Question) -> Code:
     ("living", "best"),
     [
         ({2: seen(), 3: seen(epoch=2)}, 3),
+        ({2: seen(max_offset=9), 3: seen(epoch=2)}, 3),
         ({2: seen(max_offset=5), 3: seen(max_offset=4)}, 2),
         # The difference does not fit 32 bits, which misleads Java's comparator.
         ({2: seen(max_offset=5), 3: seen(max_offset=5 + (3 << 31))}, 3),
@@ -93,7 +94,8 @@ def test_silence_and_a_lost_connection_end_a_life() -> None:
     liveness.heard(NAME, 2, Sighting(connection="y", heard=100.0))
     assert liveness.living(NAME, (1, 2, 3), 102.9).keys() == {1, 2}
     assert liveness.living(NAME, (1, 2, 3), 103.0).keys() == {2}
-    liveness.lost("y")
+    assert liveness.lost("y")
+    assert not liveness.lost("of a tool")
     assert liveness.living(NAME, (1, 2, 3), 101.0).keys() == {1}
     assert not liveness.is_living(NAME, 2, 101.0)
 
