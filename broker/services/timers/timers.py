@@ -254,7 +254,9 @@ class Timers:
                 break
         if not messages:
             # The slot is still that of two weeks ago: messages wait there, or nothing was due for
-            # two weeks, or the clock jumped over them, and nothing moved on since.
+            # two weeks, or the clock jumped over them, and nothing moved on since. The task that
+            # opens slots may wait for the first timed message: this is it.
+            self._used.set()
             schedule.advance(self.clock_ms())
             return LOOK_SECONDS
         schedule.note_delivered(self.clock_ms(), self.files.log.end)
@@ -339,9 +341,14 @@ class Timers:
         step = self.rules.precision_ms
         if schedule.waiting >= LOADED_MAX:
             return False
-        # Slots more than one round of the wheel behind cannot have any records.
-        goal = min(until, schedule.read_ms + SLOT_COUNT * step)
-        while schedule.open_ms > schedule.read_ms and schedule.open_ms <= goal:
+        while schedule.open_ms > schedule.read_ms:
+            # Slots more than one round behind have no records. ``read_ms`` may have moved at the
+            # checkpoint, and a message may be in a slot that was too far away before.
+            goal = min(until, schedule.read_ms + SLOT_COUNT * step)
+            if schedule.open_ms > goal:
+                if goal < until:
+                    schedule.skip_to(self.rules.floor(until))
+                break
             stop = min(goal, schedule.open_ms + SLOTS_A_STEP * step)
             times = range(schedule.open_ms, stop + 1, step)
             with_records = next((time for time in times if wheel.find(time) is not None), None)
@@ -349,9 +356,6 @@ class Timers:
             if with_records is not None:
                 break
             await trio.lowlevel.checkpoint()
-        else:
-            if schedule.open_ms > goal and goal < until:
-                schedule.skip_to(self.rules.floor(until))
         slot_ms = schedule.next_slot(until)
         self._started.set()
         if slot_ms is None:

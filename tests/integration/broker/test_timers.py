@@ -400,3 +400,29 @@ async def test_a_clock_that_was_far_away_stops_no_timer_and_no_pop(
             while not again:
                 _, again = await pop(peer, topic="P", poll_ms=2_000)
         assert [each.body for each in again] == [b"popped"]
+
+
+@pytest.mark.parametrize("first", ["timed", "popped"])
+async def test_the_first_message_that_waits_may_come_after_weeks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """The wheel has a round of two weeks; nothing has turned it before."""
+    clock = jumping_clock(monkeypatch)
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await peer.create_topic("P", 4)
+        await peer.send("T", b"plain")
+        clock.offset = 20 * DAY
+        if first == "timed":
+            await send_timed(peer, b"timed", TIMER_DELAY_MS="300")
+            found = await arrivals(peer, 2, seconds=20.0)
+            assert [message.body for message in found] == [b"plain", b"timed"]
+            return
+        await peer.send("P", b"popped")
+        code, taken = await pop(peer, topic="P", invisible_ms=1_500)
+        assert (code, [each.body for each in taken]) == (0, [b"popped"])
+        again: list[Popped] = []
+        with trio.fail_after(20):
+            while not again:
+                _, again = await pop(peer, topic="P", poll_ms=2_000)
+        assert [each.body for each in again] == [b"popped"]
