@@ -2,7 +2,9 @@
 
 A shell's script asks ``mqadmin __complete WORDS…``, with the words in front of the cursor, and gets
 a candidate on each line: the word, a tab, its meaning. So the scripts have no list of commands, and
-do not go out of date. Nothing is printed where a file name belongs: the shells then complete files.
+do not go out of date. Topics, groups, brokers and clusters are those of the call's cluster, if it
+answers within a second. Nothing is printed where a file name belongs: the shells then complete
+files.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from triomq.client.mqadmin.core.names import named
 from triomq.remoting.core.printable import printable
 
 Candidate = tuple[str, str]
+NAMING = ("TOPIC", "GROUP", "BROKER", "NAME", "ADDRESS")
+"""placeholders of options that may name something of the cluster"""
 
 
 def completed(words: Sequence[str]) -> str:
@@ -64,24 +68,27 @@ def _first_words(typed: str) -> Iterator[Candidate]:
 
 def _options(command: AdminCommand, rest: list[str], typed: str) -> Iterator[Candidate]:
     """Yield values if the last word is an option with a value, otherwise options."""
-    given = set()
-    arguments = [option for option in command.options if option.is_argument]
+    given: dict[str, str] = {}
+    subject = [] if command.subject is None else [command.subject]
+    arguments = [option for option in command.options if option.is_argument] or subject
     while rest:
         token = rest.pop(0)
         if not token.startswith("-"):
+            given |= {one.name: token for one in arguments[:1]}
             arguments = arguments[1:]
             continue
         option, has_value = matching(command.accepted, token)
         if option is None:
             continue
-        given.add(option.name)
+        given[option.name] = _value_of(token) if has_value else ""
         if option.placeholder and not has_value:
             if not rest:
-                yield from _values(option)
+                yield from _values(option, given, typed)
                 return
-            rest.pop(0)
+            given[option.name] = rest.pop(0)
+    arguments = [one for one in arguments if one.name not in given]
     if arguments and not typed.startswith("-"):
-        yield from _values(arguments[0])
+        yield from _values(arguments[0], given, typed)
         return
     for option in command.accepted:
         if option.name not in given and not option.is_argument:
@@ -90,8 +97,13 @@ def _options(command: AdminCommand, rest: list[str], typed: str) -> Iterator[Can
                 yield typed, option.meaning
 
 
-def _values(option: Option) -> Iterator[Candidate]:
-    """Yield the values of an option that are known without asking a server."""
+def _value_of(token: str) -> str:
+    """Return the value in ``--topic=orders`` or ``-torders``."""
+    return token.partition("=")[2] if token.startswith("--") else token[2:].removeprefix("=")
+
+
+def _values(option: Option, given: dict[str, str], typed: str) -> Iterator[Candidate]:
+    """Yield the values of an option: those that are fixed, or names that the cluster has."""
     if option.placeholder == "BOOL":
         yield from (("true", ""), ("false", ""))
     elif option.placeholder == "SHELL":
@@ -102,3 +114,9 @@ def _values(option: Option) -> Iterator[Candidate]:
         except SettingsError:
             return
         yield from ((name, context.namesrv or "") for name, context in contexts.items())
+    elif option.placeholder in NAMING:
+        # Only for names of the cluster: it needs Trio.
+        from triomq.client.mqadmin.core.known_names import kind_of, known_names
+
+        if kind := kind_of(option):
+            yield from known_names(kind, given, typed)

@@ -38,8 +38,9 @@ date.
 
 - **Name servers** come from `-n`, otherwise from a [context](#contexts) or from the environment
   variable `NAMESRV_ADDR`. They are asked in their order until one answers.
-- **Text** is a table on a terminal. In a pipe or file it is plain aligned columns with RocketMQ's
-  titles: nothing is cut, an empty cell is `-`.
+- **Text** is a table on a terminal. Where it is too narrow, less important columns are left out and
+  named, or each row is printed as lines of title and value. In a pipe or file it is plain aligned
+  columns with RocketMQ's titles: nothing is cut, an empty cell is `-`.
 - **JSON** (`--json`) is one document on stdout, with the keys given with each command; a test
   compares them with the output. Keys are added, never renamed. An unknown value is `null`, not 0.
 - **CSV** (`--csv`) has the rows of the first list or map of that document, and the names of its
@@ -64,8 +65,9 @@ date.
   a terminal. Without a terminal it needs `--yes`, otherwise it ends with exit code 2 and nothing is
   done. RocketMQ's tool asks nothing: add `--yes` to scripts that delete. The commands that send
   stored messages again ask likewise.
-- **Start**: the list of commands takes 0.04 s, a tab in the shell 0.1 s, a command half as long
-  again as `python -c 'import trio'` ([numbers](adr/017-own-parser-of-mqadmin.md)).
+- **Start**: the list of commands takes 0.04 s, a tab in the shell 0.1 s (0.3 s for names of
+  topics, groups and brokers, which the cluster is asked for, a second at most), a command half as
+  long again as `python -c 'import trio'` ([numbers](adr/017-own-parser-of-mqadmin.md)).
 - **`--watch SECONDS`** repeats a command that reads, on a terminal in place, in a pipe one output
   after the other. A failure after the first round is shown, and the next round tries again.
   Ctrl-C is its normal end, exit code 0.

@@ -97,6 +97,7 @@ LOAD_COLUMNS = (
     ">SPACE",
     ">ACTIVATED",
 )
+LOAD_SPARE = ("Timer(Progress)", "PCWait(ms)", "Hour", "Version", "ACTIVATED", "Cluster Name")
 TOTAL_COLUMNS = {
     "Cluster Name": "clusterName",
     "Broker Name": "brokerName",
@@ -160,7 +161,7 @@ async def cluster_list(admin: Admin, options: Values) -> Result:
     if options.flag("moreStats"):
         table = table_of(rows, TOTAL_COLUMNS)
     else:
-        table = Table(LOAD_COLUMNS, [_load_cells(row) for row in rows])
+        table = Table(LOAD_COLUMNS, [_load_cells(row) for row in rows], LOAD_SPARE)
     notes = [] if rows else [NO_BROKERS]
     return answered(answers, {"brokers": rows}, [table], notes=notes)
 

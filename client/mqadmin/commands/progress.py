@@ -132,6 +132,7 @@ async def _one_group(admin: Admin, group: str, options: Values) -> Result:
             ">Inflight": "inflight",
             "LastTime": lambda row: seconds_text(row["lastTimestamp"]),
         },
+        ("Inflight", "Broker Offset", "Consumer Offset", "LastTime"),
     )
     return answered(
         answers,
@@ -211,6 +212,7 @@ async def _all_groups(admin: Admin) -> Result:
             ">TPS": lambda row: f"{row['consumeTps']:.2f}",
             ">Diff Total": "diffTotal",
         },
+        ("Version", "Type", "Model"),
     )
     failures, asked = configured.reasons() | answers.reasons(), configured.asked + answers.asked
     return Result(document={"groups": rows}, blocks=[table], failures=failures, asked=asked)

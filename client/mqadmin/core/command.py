@@ -31,11 +31,14 @@ class Table:
     """titles, Java's without the leading ``#``; ``>`` before a title aligns a column right"""
     rows: Sequence[Sequence[object]]
     """cells are printed as ``str`` does it, None as an empty cell"""
+    spare: Sequence[str] = ()
+    """titles, without ``>``, of columns that a narrow terminal goes without, the first one first"""
 
 
 def table_of(
     rows: Iterable[Mapping[str, Any]],
     columns: Mapping[str, str | Callable[[Mapping[str, Any]], object]],
+    spare: Sequence[str] = (),
 ) -> Table:
     """Return a table of documents.
 
@@ -45,7 +48,7 @@ def table_of(
         [row[cell] if isinstance(cell, str) else cell(row) for cell in columns.values()]
         for row in rows
     ]
-    return Table(list(columns), cells)
+    return Table(list(columns), cells, spare)
 
 
 @attrs.frozen(kw_only=True)

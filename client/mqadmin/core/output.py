@@ -18,7 +18,7 @@ from triomq.client.mqadmin.core.command import Lines, Result, Table
 from triomq.remoting.core.printable import printable, printable_json, printable_lines
 
 FOLDED_WIDTH_MIN = 24
-"""narrowest last column that is folded; lines run on if the terminal leaves less"""
+"""narrowest last column that is folded; rows are stacked if the terminal leaves less"""
 
 
 SERVER_TITLES = frozenset({"Addr", "Broker", "Broker Name", "BrokerName", "brokerName"})
@@ -132,26 +132,28 @@ def _one_line(cell: str) -> str:
 def _print_rich(table: Table, stream: TextIO) -> None:
     """Print to a terminal.
 
-    Only the last column is folded, if it has ``FOLDED_WIDTH_MIN`` columns; otherwise lines run on.
+    Where it is too narrow, the table goes without its ``spare`` columns, one after the other; then
+    its last column is folded, if it has ``FOLDED_WIDTH_MIN`` columns; otherwise each row is printed
+    as lines. Nothing is cut.
     """
     from rich.box import SIMPLE_HEAD  # only for tables on a terminal: start-up time
     from rich.console import Console  # likewise
     from rich.table import Table as RichTable  # likewise
     from rich.text import Text  # likewise
 
-    titles, *rows = _texts(table)
-    widths = _widths([titles, *rows])
     console = Console(file=stream)
-    needed = sum(widths) + 2 * len(widths)
-    room = console.width - (needed - widths[-1])
-    if room < min(widths[-1], FOLDED_WIDTH_MIN):
-        console.width = needed
+    shown, left_out = _fitting(table, console.width)
+    titles, *rows = _texts(shown)
+    widths = _widths([titles, *rows])
+    if not _fits(widths, console.width):
+        stream.write(stacked(table))
+        return
     pretty = RichTable(box=SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
     for index, title in enumerate(titles):
         last = index == len(titles) - 1
         pretty.add_column(
             title,
-            justify="right" if table.columns[index].startswith(">") else "left",
+            justify="right" if shown.columns[index].startswith(">") else "left",
             overflow="fold",
             no_wrap=not last,
             min_width=None if last else widths[index],
@@ -159,6 +161,41 @@ def _print_rich(table: Table, stream: TextIO) -> None:
     for row in rows:
         pretty.add_row(*map(Text, row))
     console.print(pretty)
+    if left_out:
+        stream.write(f"(no room for {', '.join(left_out)}: use a wider terminal or --json)\n")
+
+
+def _fitting(table: Table, width: int) -> tuple[Table, list[str]]:
+    """Return a table without the spare columns that have no room, and their titles."""
+    left_out: list[str] = []
+    for title in ("", *table.spare):
+        left_out += [title] if title else []
+        kept = [n for n, one in enumerate(table.columns) if one.lstrip(">") not in left_out]
+        rows = [[row[n] for n in kept] for row in table.rows]
+        shown = Table([table.columns[n] for n in kept], rows)
+        if _fits(_widths(_texts(shown)), width):
+            return shown, left_out
+    return table, []
+
+
+def _fits(widths: Sequence[int], width: int) -> bool:
+    """Return whether columns have room, the last one after folding; each has two blanks beside."""
+    room = width - sum(widths[:-1]) - 2 * len(widths)
+    return room >= min(widths[-1], FOLDED_WIDTH_MIN)
+
+
+def stacked(table: Table) -> str:
+    """Return each row as lines of title and cell, with an empty line between rows."""
+    titles, *rows = _texts(table)
+    width = max(map(shown_width, titles))
+    return "\n".join(
+        "".join(
+            f"{title}{' ' * (width - shown_width(title))}  {cell}\n"
+            for title, cell in zip(titles, row, strict=True)
+            if cell
+        )
+        for row in rows
+    )
 
 
 _WRITE: ContextVar[Callable[[str], None] | None] = ContextVar("mqadmin_progress", default=None)

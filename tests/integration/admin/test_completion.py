@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 from mqadmin_calls import failed, mqadmin
+from silent_servers import silent_server
 
 from triomq.client.mqadmin.completion import completed
 from triomq.client.mqadmin.core.command_list import LIST, VERBS
 from triomq.client.mqadmin.core.completion_scripts import SCRIPTS
+from triomq.testing import local_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +72,38 @@ def test_the_first_word_is_a_group_or_a_name() -> None:
 )
 def test_candidates(words: list[str], expected: list[str]) -> None:
     assert words_for(*words) == expected
+
+
+async def test_names_are_those_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with local_cluster() as cluster:
+        await cluster.create_topic("orders", queues=1)
+        namesrv, broker = cluster.namesrv_address, cluster.brokers[0]
+        await mqadmin("group", "create", "-c", "DefaultCluster", "-g", "billing", "-n", namesrv)
+
+        async def found(*words: str) -> list[str]:
+            return await trio.to_thread.run_sync(words_for, *words)
+
+        assert await found("topic", "route", "-n", namesrv, "ord") == ["orders"]
+        assert await found("topic", "route", "-n", namesrv, "-t", "ord") == ["orders"]
+        assert await found("topic", "route", f"--namesrvAddr={namesrv}", "ord") == ["orders"]
+        assert await found("topic", "route", "-n", namesrv, "%") == ["%RETRY%billing"]
+        monkeypatch.setenv("NAMESRV_ADDR", namesrv)
+        assert await found("group", "why", "b") == ["billing"]
+        assert await found("group", "members", "b") == ["billing"]
+        assert await found("group", "members", "-g", "b") == ["billing"]
+        assert await found("group", "members", "billing", "b") == []
+        assert await found("dlq", "show", "b") == ["billing"]
+        assert await found("broker", "drain", "") == [broker.name]
+        assert await found("broker", "config", "-b", "") == [broker.address]
+        assert await found("topic", "delete", "-c", "") == ["DefaultCluster"]
+
+
+def test_a_cluster_that_does_not_answer_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with silent_server() as port:
+        monkeypatch.setenv("NAMESRV_ADDR", f"127.0.0.1:{port}")
+        assert words_for("topic", "route", "") == []
+    monkeypatch.setenv("NAMESRV_ADDR", "not an address")
+    assert words_for("topic", "route", "") == []
 
 
 def test_every_command_can_be_completed() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -61,7 +62,51 @@ def test_a_terminal_gets_a_rich_table_without_control_characters() -> None:
     assert text.endswith("a line\n")
 
 
-@pytest.mark.parametrize(("columns", "folded"), [(60, False), (80, True), (200, False)])
+def on_terminal(monkeypatch: pytest.MonkeyPatch, table: Table, columns: int) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = Terminal()
+    print_result(Result(document={}, blocks=[table]), stream, as_json=False)
+    return re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
+
+
+WIDE = Table(
+    ("Group", ">Count", "Version", "Model", ">Diff"),
+    [["billing" * 3, 2, "V5_3_3", "CLUSTERING", 12], ["audit", 0, "", "CLUSTERING", 0]],
+    spare=("Version", "Model"),
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "left_out"), [(70, []), (50, ["Version"]), (40, ["Version", "Model"])]
+)
+def test_a_narrow_terminal_goes_without_spare_columns(
+    monkeypatch: pytest.MonkeyPatch, columns: int, left_out: list[str]
+) -> None:
+    lines = on_terminal(monkeypatch, WIDE, columns)
+    assert all(len(line) <= columns for line in lines[:4])
+    assert [title for title in ("Version", "Model") if title not in lines[0]] == left_out
+    end = f"(no room for {', '.join(left_out)}: use a wider terminal or --json)"
+    assert lines[4:] == ([end] if left_out else [])
+
+
+def test_a_table_that_cannot_fit_is_stacked_and_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert on_terminal(monkeypatch, WIDE, 30) == [
+        "Group    billingbillingbilling",
+        "Count    2",
+        "Version  V5_3_3",
+        "Model    CLUSTERING",
+        "Diff     12",
+        "",
+        "Group    audit",
+        "Count    0",
+        "Model    CLUSTERING",
+        "Diff     0",
+    ]
+
+
+@pytest.mark.parametrize(("columns", "folded"), [(80, True), (200, False)])
 def test_a_terminal_folds_only_the_last_column(
     monkeypatch: pytest.MonkeyPatch, columns: int, folded: bool
 ) -> None:
