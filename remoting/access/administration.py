@@ -38,6 +38,8 @@ CHANGES = frozenset(
         Code.PUT_KV_CONFIG,
         Code.DELETE_KV_CONFIG,
         Code.UPDATE_NAMESRV_CONFIG,
+        Code.UPDATE_CONTROLLER_CONFIG,
+        Code.CLEAN_BROKER_DATA,
     }
 )
 """They destroy, or change configuration."""
@@ -45,6 +47,7 @@ WATCHED = frozenset(
     {
         Code.GET_BROKER_CONFIG,
         Code.GET_NAMESRV_CONFIG,
+        Code.GET_CONTROLLER_CONFIG,
         Code.AUTH_GET_USER,
         Code.AUTH_LIST_USER,
         Code.AUTH_GET_ACL,
@@ -52,6 +55,9 @@ WATCHED = frozenset(
         Code.CONSUME_MESSAGE_DIRECTLY,
         Code.GET_CONSUMER_RUNNING_INFO,
         Code.UNREGISTER_BROKER,
+        Code.CONTROLLER_ELECT_MASTER,
+        Code.CONTROLLER_APPLY_BROKER_ID,
+        Code.CONTROLLER_REGISTER_BROKER,
         Code.REGISTER_TOPIC_IN_NAMESRV,
     }
 )
@@ -132,6 +138,11 @@ ORDINARY = frozenset(
         Code.NOTIFY_MIN_BROKER_ID_CHANGE,
         Code.EXCHANGE_BROKER_HA_INFO,
         Code.GET_BROKER_HA_STATUS,
+        Code.CONTROLLER_ALTER_SYNC_STATE_SET,
+        Code.CONTROLLER_GET_NEXT_BROKER_ID,
+        Code.CONTROLLER_GET_REPLICA_INFO,
+        Code.CONTROLLER_GET_METADATA_INFO,
+        Code.CONTROLLER_GET_SYNC_STATE_DATA,
     }
 )
 """They are made by clients and servers by themselves, or only read figures."""

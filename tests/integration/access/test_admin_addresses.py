@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import starmap
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -17,16 +18,19 @@ from replicated_brokers import broker_group
 from triomq.broker.options import load_broker_config
 from triomq.broker.processors.handler_table import handler_table
 from triomq.namesrv.command_line import namesrv_parser
+from triomq.namesrv.config import NAMESRV_KEYS, NamesrvConfig
+from triomq.namesrv.controller.serve_controller import ControllerParts
 from triomq.namesrv.request_table import handler_table as namesrv_table
 from triomq.namesrv.serve import read_options
-from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.access.administration import CHANGES
 from triomq.remoting.client.blocking import BlockingConnection
-from triomq.remoting.core.networks import NETWORKS
 from triomq.remoting.core.properties_file import Entry
-from triomq.remoting.core.settings import ConfigError
+from triomq.remoting.core.settings import ConfigError, Source, load
 
 OF_BROKERS = CHANGES & set(handler_table(MagicMock()).handlers)
+OF_CONTROLLERS = CHANGES & set(
+    ControllerParts.handler_table(*(MagicMock() for _ in range(3))).handlers
+)
 OF_NAME_SERVERS = CHANGES & set(namesrv_table(*(MagicMock() for _ in range(4))).handlers)
 
 
@@ -64,10 +68,22 @@ async def test_changes_come_from_administrators_only_on_each_port(
 
 
 async def test_a_name_server_keeps_changes_away_and_takes_brokers(tmp_path: Path) -> None:
-    access = WriterSettings(admin_networks=NETWORKS.read("10.0.0.7"))
-    async with broker_group(tmp_path, access=access) as group:
+    port = free_port()
+    entries = {
+        "adminAddresses": "10.0.0.7",
+        "enableControllerInNamesrv": "true",
+        "controllerDLegerPeers": f"n0-127.0.0.1:{port}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": str(tmp_path / "controller"),
+    }
+    source = Source("test", tuple(starmap(Entry, entries.items())))
+    loaded = load(NamesrvConfig, [source], NAMESRV_KEYS).config
+    async with broker_group(tmp_path, access=loaded.access, controller=loaded.controller) as group:
         await group.start(0)  # it registers
         passed = await trio.to_thread.run_sync(let_through, group.namesrv, OF_NAME_SERVERS)
+        assert passed == set()
+        controller = f"127.0.0.1:{port}"
+        passed = await trio.to_thread.run_sync(let_through, controller, OF_CONTROLLERS)
         assert passed == set()
 
 

@@ -12,6 +12,7 @@ from mqadmin_calls import mqadmin
 from replicated_brokers import broker_group
 
 from triomq.namesrv.access import READS, WRITES, writer_check
+from triomq.namesrv.controller.serve_controller import ControllerParts
 from triomq.namesrv.request_table import handler_table
 from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.client.blocking import BlockingConnection
@@ -23,6 +24,8 @@ from triomq.remoting.protocol.signing import Credentials
 
 ADMINISTRATOR = Credentials(access_key=ROOT[0], secret_key=ROOT[1])
 BROKERS = Credentials(access_key="inner", secret_key="innerpw123")
+CODES = set(handler_table(*(MagicMock() for _ in range(4))).handlers)
+CODES_OF_CONTROLLERS = set(ControllerParts.handler_table(*(MagicMock() for _ in range(3))).handlers)
 WRITERS = WriterSettings(authentication=True, initial_user=ADMINISTRATOR, inner=BROKERS)
 
 
@@ -37,7 +40,7 @@ async def test_only_brokers_and_the_administrator_change_a_name_server(tmp_path:
                 caller = Caller(connection)
                 listed = caller.ask(Command(Code.GET_BROKER_CLUSTER_INFO), None)
                 assert b"broker-a" in bytes(listed.body)
-                for code in WRITES:
+                for code in WRITES & CODES:
                     for user in (None, "stranger", ROOT[0]):
                         answer = caller.ask(Command(code), user, PASSWORD)
                         # A header that cannot be read is refused before anybody is asked for.
@@ -52,7 +55,7 @@ async def test_only_brokers_and_the_administrator_change_a_name_server(tmp_path:
 
 
 def test_every_code_of_a_name_server_is_a_read_or_a_write() -> None:
-    codes = set(handler_table(*(MagicMock() for _ in range(4))).handlers)
+    codes = CODES | CODES_OF_CONTROLLERS
     assert codes == {int(code) for code in READS | WRITES}
     assert not READS & WRITES
 
