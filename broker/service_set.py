@@ -323,6 +323,7 @@ def decision_notes(
             settings.unauthenticated_codes,
             settings.unauthorized_codes,
             admin_networks=settings.admin_networks,
+            date_window_seconds=settings.date_window_seconds,
         )
     elif audit is not None or settings.admin_networks:
         control = AccessControl.without_users(config.cluster_name, settings.admin_networks)

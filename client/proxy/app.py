@@ -210,8 +210,13 @@ def _notes(
     """Return what decides about calls; None where nobody asks for decisions."""
     cluster = config.cluster_name
     if config.access.authentication:
-        rules = config.access.authorization
-        return DecisionNotes(AccessControl(copy.table, cluster, rules), audit)
+        control = AccessControl(
+            copy.table,
+            cluster,
+            config.access.authorization,
+            date_window_seconds=config.access.date_window_seconds,
+        )
+        return DecisionNotes(control, audit)
     return None if audit is None else DecisionNotes(AccessControl.without_users(cluster), audit)
 
 

@@ -10,7 +10,7 @@ import attrs
 import msgspec
 
 from triomq.remoting.core.networks import NETWORKS, AddressRange
-from triomq.remoting.core.settings import ConfigError, Kind, flag, setting
+from triomq.remoting.core.settings import ConfigError, Kind, flag, number, setting
 from triomq.remoting.protocol.signing import Credentials
 
 
@@ -80,6 +80,19 @@ CODES: Kind[frozenset[int]] = Kind(
 )
 
 
+def date_window() -> Any:
+    """Declare ``grpcSignatureWindowSeconds``, which brokers and proxies have."""
+    return number(
+        "grpcSignatureWindowSeconds",
+        54_000,
+        "how far the date that a gRPC client has signed may be from the clock of this server (s);"
+        " 0: any date. The default has room for all time zones, since official clients sign their"
+        " local time",
+        low=0,
+        own=True,
+    )
+
+
 def admin_addresses() -> Any:
     """Declare ``adminAddresses``, which brokers and name servers have."""
     return setting(
@@ -139,6 +152,7 @@ class ProxyAccessSettings:
         False,
         "refuse what no rule allows the user; needs authenticationEnabled",
     )
+    date_window_seconds: int = date_window()
     inner: Credentials | None = setting(
         "innerClientAuthenticationCredentials",
         INNER,
@@ -164,6 +178,7 @@ class AccessSettings:
         False,
         "refuse what no rule allows the user (mqadmin acl create); needs authenticationEnabled",
     )
+    date_window_seconds: int = date_window()
     unauthenticated_codes: frozenset[int] = setting(
         "authenticationWhitelist",
         CODES,

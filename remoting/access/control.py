@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 
 import attrs
 
@@ -23,6 +24,7 @@ class Check(enum.Enum):
     IDENTITY = "authentication"
     RIGHTS = "authorization"
     PLACE = "address"
+    DATE = "date"
 
 
 @attrs.frozen
@@ -41,7 +43,8 @@ class AccessControl:
     False if every known user may do everything. ``authenticates``: False if everybody may. The
     lists name request codes that are not checked, which are those of ``authenticationWhitelist``
     and ``authorizationWhitelist``. ``admin_networks``: where requests that destroy or change
-    configuration may come from; empty: from anywhere.
+    configuration may come from; empty: from anywhere. ``date_window_seconds``: how far the signed
+    date of a call may be from this server's clock; 0: any date is good.
     """
 
     table: UserTable
@@ -51,6 +54,7 @@ class AccessControl:
     unauthorized_codes: Collection[int] = ()
     authenticates: bool = attrs.field(default=True, kw_only=True)
     admin_networks: Sequence[AddressRange] = attrs.field(default=(), kw_only=True)
+    date_window_seconds: float = attrs.field(default=0, kw_only=True)
     refusals: Counter[Check] = attrs.field(factory=Counter, init=False)
 
     @classmethod
@@ -83,6 +87,28 @@ class AccessControl:
         except Rejected:
             self.refusals[Check.IDENTITY] += 1
             raise
+
+    def require_recent(self, date: str, now: float) -> None:
+        """Refuse a call whose signature is older or newer than the window. Raises: Rejected.
+
+        *date*: what it has signed; *now*: the wall clock when the call came (seconds).
+        """
+        if not self.date_window_seconds:
+            return
+        try:
+            away = abs(datetime.fromisoformat(date).timestamp() - now)
+        except (ValueError, OverflowError):
+            self.refusals[Check.DATE] += 1
+            raise refused(
+                "x-mq-date-time is not a date: write it as 20261129T215003Z, and sign it"
+            ) from None
+        if away > self.date_window_seconds:
+            self.refusals[Check.DATE] += 1
+            raise refused(
+                f"x-mq-date-time is {away:.0f} s away from the clock of this server, and"
+                f" grpcSignatureWindowSeconds is {self.date_window_seconds}: set the clock of the"
+                " client, or make that setting larger"
+            )
 
     def require_place(self, code: int, address: str) -> None:
         """Refuse a change from an address that is none of an administrator's. Raises: Rejected."""

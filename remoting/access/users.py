@@ -12,7 +12,7 @@ import attrs
 from triomq.remoting.access.rules import AccessRules
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
-from triomq.remoting.protocol.signing import ACCESS_KEY, is_signed_by
+from triomq.remoting.protocol.signing import ACCESS_KEY, DATE_TIME, is_signed_by
 
 SUBJECT = "User:"
 """How the name of a user begins where rules name their subject."""
@@ -67,6 +67,8 @@ class UserTable:
             raise unknown_user(name)
         if not user.enabled:
             raise refused(f"User:{name} is disabled.")
+        if by_date and not ext.get(DATE_TIME):
+            raise refused("datetime is null.")
         if not is_signed_by(ext, body, user.password, version=version, by_date=by_date):
             raise refused("check signature failed.")
         return user

@@ -54,6 +54,7 @@ class CallContext:
     peer: tuple[str, int]
     deadline: float
     draining: trio.Event
+    begun: float = attrs.field(factory=trio.current_time, init=False)
     trailers: list[tuple[str, str]] = attrs.field(factory=list, init=False)
 
     @property
@@ -68,6 +69,10 @@ class CallContext:
     def binary_metadata(self, name: str) -> bytes | None:
         """Return the value of ``name-bin``, None without a valid one."""
         return self.head.binary(name)
+
+    def age(self) -> float:
+        """Return the seconds since the call began."""
+        return trio.current_time() - self.begun
 
     def time_left(self) -> float:
         """Return the seconds until the deadline, infinite without one."""

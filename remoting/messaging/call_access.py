@@ -8,6 +8,7 @@ auth/…/authorization/builder/DefaultAuthorizationContextBuilder.java.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from triomq.remoting.grpc.methods import CallContext
 from triomq.remoting.messaging.call_credentials import call_credentials
 from triomq.remoting.messaging.checks import group_name, topic_name
 from triomq.remoting.messaging.status_codes import refused_by_broker
+from triomq.remoting.protocol.signing import DATE_TIME
 
 PUB, SUB = Action.PUB, Action.SUB
 
@@ -77,6 +79,7 @@ class CallAccess:
     """The check."""
 
     notes: DecisionNotes
+    clock: Callable[[], float] = lambda: time.time()
 
     def require(self, name: str, request: Any, call: CallContext) -> None:
         """Refuse a call that its sender may not make. Raises: Refused."""
@@ -84,6 +87,9 @@ class CallAccess:
         fields = call_credentials(call.metadata)
         try:
             user = control.identify(NO_CODE, fields, by_date=True)
+            if user is not None:
+                # A stream is signed when it begins, and asks again and again.
+                control.require_recent(fields[DATE_TIME], self.clock() - call.age())
             control.require(user, CALL_NEEDS[name](request), call.peer[0])
         except Rejected as error:
             needs = () if user is None else tuple(CALL_NEEDS[name](request))

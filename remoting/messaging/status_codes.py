@@ -42,7 +42,8 @@ _NOT_AUTHORIZED = (
     # ACL 1.0 and request signatures
     *("no accesskey is configured", "no acl config", "check signature failed"),
     # ACL 2.0
-    *("user:", "username ", "authentication ", "authorization "),
+    *("user:", "username ", "authentication ", "authorization ", "datetime is null"),
+    "x-mq-date-time ",
 )
 _WRONG_TYPE = "current message type not match"
 _WRONG_TIME = "timer message illegal"

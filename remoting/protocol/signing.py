@@ -115,14 +115,17 @@ def is_signed_by(
 ) -> bool:
     """Return whether the field ``Signature`` was made with this secret.
 
-    ``by_date``: the request may be a call of a client that speaks gRPC, which signs the date of its
-    call only, in hexadecimal. From other peers that would be a signature for any request.
+    ``by_date``: the request is a call of a client that speaks gRPC, which signs the date of its
+    call only, in hexadecimal. From other peers that would be a signature for any request. A call
+    without a date has no signature: that of a request without fields would do for every call.
 
     The comparison takes the same time wherever the two differ.
     """
     given = ext.get(SIGNATURE, "")
-    date = ext.get(DATE_TIME) if by_date else None
-    if date:
+    if by_date:
+        date = ext.get(DATE_TIME, "")
+        if not date:
+            return False
         expected = hmac.digest(secret_key.encode(), date.encode(), hashlib.sha1).hex()
         given = given.lower()
     else:

@@ -41,6 +41,8 @@ class GrpcClient:
     group: str = GROUP
     credentials: tuple[str, str] | None = None
     """Access key and secret key."""
+    more: list[tuple[str, str]] = attrs.field(factory=list)
+    """Further metadata of each call."""
 
     @property
     def metadata(self) -> list[tuple[str, str]]:
@@ -58,7 +60,7 @@ class GrpcClient:
                 f" Signature={signature}"
             )
             made += [("x-mq-date-time", date), ("authorization", authorization)]
-        return made
+        return made + self.more
 
     async def call(self, name: str, request: Any, *, timeout: float = 10) -> Any:
         """Make a unary call."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,9 @@ from grpc_broker import GrpcBroker, GrpcClient, grpc_broker, telemetry
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
-from triomq.remoting.messaging.call_credentials import call_credentials
+from triomq.remoting.messaging.call_credentials import SCHEME, call_credentials
 from triomq.remoting.protocol.command import Command
-from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.protocol.signing import SIGNATURE, Credentials, signed
 
 TOPIC, GROUP = pb.Resource(name="TA"), pb.Resource(name="GA")
 RIGHTS: Mapping[str, list[Any]] = {
@@ -128,3 +131,47 @@ async def test_a_signature_of_a_call_is_none_for_requests_of_the_remoting_protoc
                 return connection.invoke(command, timeout=10).code
 
         assert await trio.to_thread.run_sync(replay) == 16
+
+
+async def test_a_signature_of_a_request_without_fields_is_none_for_calls(tmp_path: Path) -> None:
+    """It covers the name of the user only, as would that of a call without a date."""
+    root = Credentials(access_key=ROOT[0], secret_key=ROOT[1])
+    settings = {key: value for key, value in SETTINGS.items() if key != "grpcServerPort"}
+    stolen = signed({}, b"", root)[SIGNATURE]
+    settings["grpcSignatureWindowSeconds"] = 0  # it would refuse that, too
+    async with grpc_broker(tmp_path, credentials=root, **settings) as broker:
+        await broker.peer.create_topic("TA", 1)
+        client = broker.client(credentials=None, topic="TA", group="GA")
+        client.more = [("authorization", f"{SCHEME} Credential=root, Signature={stolen}")]
+        answer = await client.send(client.message(b"x"))
+        assert answer.status.code == pb.Code.UNAUTHORIZED
+        assert answer.status.message.endswith("datetime is null.")
+
+
+async def test_old_signatures_are_refused_and_all_time_zones_are_taken(tmp_path: Path) -> None:
+    root = Credentials(access_key=ROOT[0], secret_key=ROOT[1])
+    settings = {key: value for key, value in SETTINGS.items() if key != "grpcServerPort"}
+    async with grpc_broker(tmp_path, credentials=root, **settings) as broker:
+        await broker.peer.create_topic("TA", 1)
+
+        async def answer(date: str) -> tuple[int, str]:
+            signature = hmac.digest(ROOT[1].encode(), date.encode(), hashlib.sha1).hex()
+            client = broker.client(credentials=None, topic="TA", group="GA")
+            client.more = [
+                ("x-mq-date-time", date),
+                ("authorization", f"{SCHEME} Credential=root, Signature={signature}"),
+            ]
+            status = (await client.send(client.message(b"x"))).status
+            return status.code, status.message
+
+        for hours in (-12, 0, 14):
+            assert (await answer(hours_from_now(hours)))[0] == pb.Code.OK, hours
+        for hours in (-16, 16, 24 * 365):
+            code, message = await answer(hours_from_now(hours))
+            assert code == pb.Code.UNAUTHORIZED
+            assert "grpcSignatureWindowSeconds is 54000" in message
+        assert (await answer("yesterday"))[0] == pb.Code.UNAUTHORIZED
+
+
+def hours_from_now(hours: int) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + hours * 3600))
