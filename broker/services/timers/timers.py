@@ -345,7 +345,7 @@ class Timers:
             # Slots more than one round behind have no records. ``read_ms`` may have moved at the
             # checkpoint, and a message may be in a slot that was too far away before.
             goal = min(until, schedule.read_ms + SLOT_COUNT * step)
-            if schedule.open_ms > goal:
+            if schedule.open_ms > goal or not self.files.log.end:
                 if goal < until:
                     schedule.skip_to(self.rules.floor(until))
                 break
