@@ -74,7 +74,8 @@ PURE = (
     *(
         "remoting/protocol",
         "namesrv/broker_registration.py",
-        "namesrv/controller/raft",
+        "namesrv/controller/raft/",
+        "namesrv/controller/raft_records.py",
         "namesrv/min_broker_id.py",
         "namesrv/routed_queues.py",
         "namesrv/route_views.py",

@@ -173,12 +173,23 @@ class RaftCluster:
         process.disk.crash(self.chance)
         self.checks.forget(process.node_id)
 
-    def _crash_soon(self, process: RaftProcess) -> None:
+    def _crash_in_writing(self, process: RaftProcess, write: Persist) -> None:
+        """Sometimes crash while the disk is about to have something that matters; start at once. A
+        candidate that was just voted for is cut off, so that others ask for the same vote.
+        """
+        vote = write.hard_state is not None and self.chance.random() < self.crash_after_vote
+        if not vote and not (write.reset and self.chance.random() < 0.2):
+            return
+
         def again() -> None:
             self.crash(process)
             self.start(process)
 
-        self.at(self.now + self.chance.uniform(0.0, 0.02), again)
+        self.at(self.now + self.chance.uniform(0.0, 0.006), again)
+        if vote and write.hard_state is not None and write.hard_state.voted_for:
+            candidate = write.hard_state.voted_for
+            for other in self.processes:
+                self.cut |= {(candidate, other), (other, candidate)}
 
     def pause(self, process: RaftProcess, seconds: float) -> None:
         if process.node is not None:
@@ -210,8 +221,7 @@ class RaftCluster:
                     self._transmit(process.node_id, effect.target, effect.message)
                 case Persist():
                     process.disk.pending.append(effect)
-                    if effect.hard_state and self.chance.random() < self.crash_after_vote:
-                        self._crash_soon(process)
+                    self._crash_in_writing(process, effect)
                     self._begin_sync(process)
                 case Apply():
                     self._apply(process, effect)
@@ -274,7 +284,8 @@ class RaftCluster:
             self.at(self.now + took, lambda: self._arrive(sender, target, message))
 
     def _arrive(self, sender: str, target: str, message: AnyRaftMessage) -> None:
-        self.deliver(self.processes[target], MessageReceived(sender, message))
+        if (sender, target) not in self.cut:  # a cut also loses what is under way
+            self.deliver(self.processes[target], MessageReceived(sender, message))
 
     # The application
 
