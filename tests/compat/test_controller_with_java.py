@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import processes
@@ -60,9 +60,8 @@ def java_replica(
 
 
 @contextmanager
-def our_controller(folder: Path) -> Iterator[tuple[str, str]]:
-    """A name server with a controller; the addresses of both."""
-    port = free_port()
+def our_controller(folder: Path, namesrv_port: int, port: int) -> Iterator[None]:
+    """A name server with a controller."""
     define = (
         "enableControllerInNamesrv=true",
         "controllerDLegerGroup=group1",
@@ -70,8 +69,8 @@ def our_controller(folder: Path) -> Iterator[tuple[str, str]]:
         "controllerDLegerSelfId=n0",
         f"controllerStorePath={folder / 'controller'}",
     )
-    with processes.our_name_server(folder, define=define) as namesrv:
-        yield namesrv, f"127.0.0.1:{port}"
+    with processes.our_name_server(folder, namesrv_port, define):
+        yield
 
 
 def replicas(controller: str) -> GroupReplicas:
@@ -147,12 +146,15 @@ async def ended_while_sending(
 
 @pytest.mark.loss
 async def test_java_brokers_fail_over_under_our_controller(tmp_path: Path) -> None:
-    """The first master is killed, and comes back; the second one hangs for a while; then a tool
-    names the master.
+    """The controller starts again; the first master is killed, and comes back; the second one hangs
+    for a while; then a tool names the master.
     """
     one, two = free_port(span=2), free_port(span=2)
+    ports = free_port(), free_port()
+    namesrv, controller = (f"127.0.0.1:{port}" for port in ports)
     sent: dict[bytes, bool] = {}
-    with our_controller(tmp_path / "namesrv") as (namesrv, controller):
+    with ExitStack() as running_controller:
+        running_controller.enter_context(our_controller(tmp_path / "namesrv", *ports))
 
         def ask(*words: object) -> str:
             (shown,) = processes.java_mqadmin(JAVA, namesrv, [[*words, "-a", controller]])
@@ -164,6 +166,9 @@ async def test_java_brokers_fail_over_under_our_controller(tmp_path: Path) -> No
             with java_replica(tmp_path / "2", namesrv, controller, two) as second:
                 before = wait_group(controller, 1, 1, 2)
                 assert before.sync_state_set_epoch == 2
+                running_controller.close()
+                running_controller.enter_context(our_controller(tmp_path / "namesrv", *ports))
+                assert wait_group(controller, 1, 1, 2) == before
                 number = await send_until_taken(one, 0, sent)
                 number = await ended_while_sending(one, first, signal.SIGKILL, number, sent)
                 first.wait()

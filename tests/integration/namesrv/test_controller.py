@@ -21,6 +21,7 @@ from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.namesrv.controller import liveness
 from triomq.namesrv.controller.controller_settings import ControllerSettings
+from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.bodies.controller import (
     ElectMasterBody,
@@ -48,6 +49,7 @@ from triomq.remoting.protocol.headers.controller import (
     RoleChangedHeader,
 )
 from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader
+from triomq.remoting.protocol.signing import Credentials
 
 NAME = "broker-a"
 
@@ -64,7 +66,9 @@ def settings(folder: Path, port: int, **more: Any) -> ControllerSettings:
 
 
 @asynccontextmanager
-async def controller(folder: Path, **more: Any) -> AsyncIterator[int]:
+async def controller(
+    folder: Path, access: WriterSettings | None = None, **more: Any
+) -> AsyncIterator[int]:
     """A name server with a controller; the controller's port."""
     port = free_port()
     config = NamesrvConfig(
@@ -72,6 +76,7 @@ async def controller(folder: Path, **more: Any) -> AsyncIterator[int]:
         listen_port=0,
         kv_path=folder / "kv.json",
         controller=settings(folder, port, **more),
+        access=access or WriterSettings(),
     )
     async with trio.open_nursery() as nursery:
         ready = await nursery.start(run_namesrv, config)
@@ -356,6 +361,25 @@ async def test_a_new_member_of_a_set_was_seen_alive(tmp_path: Path) -> None:
 def test_settings_that_name_no_controller(peers: str, self_id: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ControllerSettings(enabled=True, peers=peers, self_id=self_id).own_peer()
+
+
+async def test_who_may_ask_where_there_are_users(tmp_path: Path) -> None:
+    access = WriterSettings(
+        authentication=True, inner=Credentials(access_key="broker", secret_key="12345678")
+    )
+    async with controller(tmp_path, access) as port, FrameClient(port) as tool:
+        refused = []
+        for code, pair in HEADERS.items():
+            if not (1001 <= code <= 1013 and code not in (1007, 1008)) or pair.request is None:
+                continue
+            fields = codec_of(pair.request).fields
+            ext = {field.name: "1" if field.kind is not bool else "true" for field in fields}
+            if (await tool.command(code, ext)).code == ResponseCode.NO_PERMISSION:
+                refused.append(code)
+        assert refused == [1001, 1002, 1003, 1011, 1012, 1013]
+        assert (await tool.call(Code.CONTROLLER_GET_METADATA_INFO)).code == ResponseCode.SUCCESS
+        changed = await tool.call(Code.UPDATE_CONTROLLER_CONFIG, body=b"enableTopicList=false\n")
+        assert changed.code == ResponseCode.NO_PERMISSION
 
 
 async def test_a_damaged_file_ends_the_start(tmp_path: Path) -> None:
