@@ -19,7 +19,6 @@ import trio
 from triomq.namesrv.access import writer_check
 from triomq.namesrv.config import NamesrvConfig, RunningConfig
 from triomq.namesrv.config_requests import ConfigRequests, route_rules
-from triomq.namesrv.controller.serve_controller import ControllerParts
 from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.kv_requests import KvRequests
 from triomq.namesrv.min_broker_id_notices import MinBrokerIdNotices
@@ -103,6 +102,8 @@ async def run_namesrv(
 
     controller = None
     if config.controller.enabled:
+        from triomq.namesrv.controller.serve_controller import ControllerParts  # start-up time
+
         controller = ControllerParts.open(lambda: running.current.controller, security.client)
     server = Server(
         secured(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
 
-from triomq.namesrv.controller.serve_controller import ControllerParts
 from triomq.namesrv.registration_requests import RegistrationRequests
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.audit.decision_notes import DecisionNotes
@@ -18,6 +17,9 @@ from triomq.remoting.monitor.metrics import Family, Sample, counter, gauge, samp
 from triomq.remoting.monitor.program_figures import server_figures
 from triomq.remoting.protocol.bodies.cluster import MissingProcess
 from triomq.remoting.server.server import Server
+
+if TYPE_CHECKING:
+    from triomq.namesrv.controller.serve_controller import ControllerParts
 
 
 @attrs.define(eq=False, kw_only=True)

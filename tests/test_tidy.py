@@ -38,6 +38,10 @@ PURE = (
         "broker/store/timer/wheel.py",
     ),
     *(
+        f"namesrv/controller/{name}.py"
+        for name in ("commands", "election", "liveness", "state", "transitions")
+    ),
+    *(
         f"remoting/grpc/{name}.py"
         for name in (
             *("call_head", "call_statistics", "frame_budgets", "frames", "grpc_settings"),
