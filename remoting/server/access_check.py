@@ -63,15 +63,16 @@ class AccessCheck:
         request.user = control.identify(code, ext, request.body, request.version)
         control.require_place(code, request.connection.peer[0])
         needs = self.header_needs.get(code)
-        if needs is not None:
+        if needs is None:
+            if code not in self.body_needs:
+                raise refused(f"request code {code} has no entry in the table of access control.")
+        elif control.authorizes:
             control.require(
                 request.user,
                 needs(request.header, control.cluster_name),
                 request.connection.peer[0],
                 code,
             )
-        elif code not in self.body_needs:
-            raise refused(f"request code {code} has no entry in the table of access control.")
 
     def _needs(self, request: Request, code: int) -> Sequence[Need]:
         """Return what the header of a request needs, for the audit log."""
