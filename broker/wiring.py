@@ -248,7 +248,7 @@ def open_server(
         ),
         polls=Polls(store, pop_checks, services.held_pops),
         acknowledgements=Acknowledgements(
-            store, pop_checks, config.broker_name, services.held_pops
+            store, pop_checks, config.broker_name, services.held_pops, statistics
         ),
         assignments=Assignments(
             topics,
@@ -260,7 +260,7 @@ def open_server(
         pop_rollbacks=PopRollbacks(config.store.root),
         query=QueryMessages(store, check),
         queues=QueueOffsetRequests(store),
-        offsets=GroupOffsetRequests(store, topics, groups, offsets, delayed),
+        offsets=GroupOffsetRequests(store, topics, groups, offsets, delayed, statistics),
         clients=Clients(services.clients, groups, topics, services.filters, live),
         locks=QueueLockRequests(services.locks),
         topics=TopicRequests(

@@ -15,7 +15,7 @@ import trio
 from triomq.broker.services.groups import GroupTable, Member
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.pops import Pops
-from triomq.broker.services.statistics import Statistics
+from triomq.broker.services.statistics import CONSUMED, Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
@@ -175,7 +175,7 @@ class Consumption:
                 )
                 queue = MessageQueue(topic, self.broker_name, queue_id)
                 table[queue] = ConsumeOffset(end, consumed, last, pulled)
-            rate += self.statistics.rate("GROUP_GET_NUMS", f"{topic}@{group}")
+            rate += self.statistics.rate(CONSUMED, f"{topic}@{group}")
         return ConsumeStats(table, rate)
 
     def _position(self, group: str, topic: str, queue_id: int) -> int | None:

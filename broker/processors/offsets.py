@@ -13,6 +13,7 @@ import attrs
 
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
@@ -43,6 +44,7 @@ class GroupOffsetRequests:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     delayed: DelayedMessages
+    statistics: Statistics
 
     async def query(self, request: Request) -> Response:
         """Return the offset at which a group goes on in a queue.
@@ -108,9 +110,10 @@ class GroupOffsetRequests:
             is not None
         ):
             return Response(remark="Offset has been previously reset")
-        self.offsets.commit(
+        passed = self.offsets.commit(
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
+        self.statistics.note_consumed(header.consumer_group, header.topic, passed)
         return Response()
 
     async def all(self, request: Request) -> Response:

@@ -149,9 +149,10 @@ class PullMessages:
             return moved
         if header.sys_flag & COMMIT_OFFSET:
             self.offsets.require_room(header.consumer_group, header.topic, header.queue_id)
-            self.offsets.commit(
+            passed = self.offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
+            self.statistics.note_consumed(header.consumer_group, header.topic, passed)
         begin = time.perf_counter()
         bytes_max = bytes_max_of(header)
         if wanted is None:

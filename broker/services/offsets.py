@@ -126,12 +126,17 @@ class ConsumerOffsets(PersistedTable):
         queues = topics.get(topic) if topics is not None else None
         return queues.get(queue_id) if queues is not None else None
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset, also a smaller one: the consumer decides. Checkpoint: never."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int:
+        """Store an offset, also a smaller one: the consumer decides.
+
+        Returns: by how many messages the group went on; 0 for its first offset, and if it went
+            back.
+        Checkpoint: never.
+        """
         queues = self.committed.setdefault(group, {}).setdefault(topic, {})
         known = queues.get(queue_id)
         if known == offset:
-            return
+            return 0
         if known is None and self._count is not None:
             self._count += 1
         queues[queue_id] = offset
@@ -141,6 +146,7 @@ class ConsumerOffsets(PersistedTable):
         if self._changes % CHANGES_PER_VERSION == 0:
             self.version.bump()
         self.touch()
+        return 0 if known is None else max(0, offset - known)
 
     def require_room(self, group: str, topic: str, queue_id: int) -> None:
         """Refuse a client's first commit of a queue if there are too many offsets.

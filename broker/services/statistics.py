@@ -21,6 +21,8 @@ from triomq.broker.services.put_types import DELIVERED, PutTypes, note_size
 from triomq.broker.store.core.draft import Appended, Draft
 from triomq.remoting.protocol.bodies.offsets import StatsItem
 
+CONSUMED = "GROUP_CONSUMED_NUMS"
+"""name of the items of what groups have done with; RocketMQ only has what they were handed"""
 RATE_WINDOWS_SECONDS = (10, 60, 600)
 ITEMS_PER_STEP = 1_000
 SAMPLE_SECONDS = 10
@@ -145,6 +147,11 @@ class Statistics:
             if count and seen >= wanted:
                 return float(bound)
         return 0.0
+
+    def note_consumed(self, group: str, topic: str, messages: int) -> None:
+        """Count messages that a group has done with: committed, or acknowledged after a pop."""
+        if messages:
+            self.add(CONSUMED, f"{topic}@{group}", messages)
 
     def rate(self, name: str, key: str) -> float:
         """Return the sum of an item per second, in the last minute."""

@@ -15,6 +15,7 @@ from triomq.broker.processors.pop.pop_checks import MESSAGES_MAX, PopChecks
 from triomq.broker.processors.send.pipeline import NOT_DURABLE
 from triomq.broker.services.pop.held_pops import HeldPops
 from triomq.broker.services.pop.pop_log import QueueKey
+from triomq.broker.services.statistics import Statistics
 from triomq.broker.store.core.errors import FlushFailed, StoreUnavailable
 from triomq.broker.store.log.durability import DurabilityResult
 from triomq.broker.store.store import MessageStore
@@ -46,6 +47,7 @@ class Acknowledgements:
     checks: PopChecks
     broker_name: str
     held: HeldPops
+    statistics: Statistics
 
     def acknowledge(self, request: Request) -> Response | Deferred:
         """Acknowledge a message. Raises: Rejected. Checkpoint: never."""
@@ -179,6 +181,7 @@ class Acknowledgements:
         pops = self.checks.state(starting=True)
         if not pops.acknowledge_ordered(key, offset, pop_time):
             return False
+        self.statistics.note_consumed(key[0], key[1], 1)
         info = pops.orders.pops.get(key)
         if info is None or not info.free_at(None):
             self.held.wake(*key[:2])  # the queue gives the next messages
@@ -233,11 +236,13 @@ class Acknowledgements:
 
     def _acknowledge(self, key: Key, offsets: list[int], visible_at: int, revive_queue: int) -> int:
         try:
-            return self.checks.state(starting=True).acknowledge(
+            end = self.checks.state(starting=True).acknowledge(
                 key, offsets, visible_at, revive_queue
             )
         except StoreUnavailable as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"it cannot be stored ({error})") from None
+        self.statistics.note_consumed(key[1], key[0], len(offsets))
+        return end
 
     def _when_durable(self, request: Request, end: int) -> Response | Deferred:
         """Answer when the acknowledgement is as safe as a message of a producer."""

@@ -9,7 +9,7 @@ from triomq.client.admin.arguments import Option, Values, truth, whole
 from triomq.client.admin.known_groups import connections_of, unknown_group
 from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import RequestNotSupported, TrioMQError
-from triomq.client.mqadmin.core.command import AdminCommand, Result, answered, table_of
+from triomq.client.mqadmin.core.command import AdminCommand, Result, answered, sum_text, table_of
 from triomq.remoting.protocol.codes import version_name
 from triomq.remoting.protocol.names import RETRY_PREFIX
 
@@ -148,15 +148,17 @@ async def _one_group(admin: Admin, group: str, options: Values) -> Result:
             table,
             "",
             f"Consume TPS: {tps:.2f}",
-            f"Consume Diff Total: {total}",
-            f"Consume Inflight Total: {inflight}",
+            f"Consume Diff Total: {sum_text(total, whole=not answers.failures)}",
+            f"Consume Inflight Total: {sum_text(inflight, whole=not answers.failures)}",
         ],
         notes=notes,
     )
 
 
-async def _summary(admin: Admin, group: str) -> dict[str, Any]:
+async def _summary(admin: Admin, group: str, silent: dict[str, str]) -> dict[str, Any]:
+    """Return the row of a group; add the brokers that did not answer."""
     answers = await admin.consume_stats(group)
+    silent.update(answers.reasons())
     stats = answers.some()
     connections = (await connections_of(admin, group)).values
     rows = queue_rows(stats, {})
@@ -192,7 +194,8 @@ async def _known_groups(admin: Admin) -> tuple[list[str], set[str], Answers[list
 
 async def _all_groups(admin: Admin) -> Result:
     groups, of_retry_topics, configured = await _known_groups(admin)
-    answers = await admin.for_each(groups, lambda group: _summary(admin, group))
+    silent: dict[str, str] = {}
+    answers = await admin.for_each(groups, lambda group: _summary(admin, group, silent))
     # Brokers have predefined groups without members or offsets; these are left out.
     rows = [
         row
@@ -210,11 +213,14 @@ async def _all_groups(admin: Admin) -> Result:
             "Type": "type",
             "Model": "model",
             ">TPS": lambda row: f"{row['consumeTps']:.2f}",
-            ">Diff Total": "diffTotal",
+            ">Diff Total": lambda row: sum_text(row["diffTotal"], whole=not row["incomplete"]),
         },
         ("Version", "Type", "Model"),
     )
-    failures, asked = configured.reasons() | answers.reasons(), configured.asked + answers.asked
+    failures = configured.reasons() | silent
+    # A group that no broker tells of has no row; its brokers are named already.
+    failures |= {group: reason for group, reason in answers.reasons().items() if not silent}
+    asked = len(configured.values.keys() | failures.keys())
     return Result(document={"groups": rows}, blocks=[table], failures=failures, asked=asked)
 
 
@@ -253,7 +259,7 @@ COMMANDS = (
             ' "brokerOffset", "consumerOffset", "clientIp", "diff", "inflight", "lastTimestamp"}],'
             ' "consumeTps", "diffTotal", "inflightTotal", "failures": {broker: reason}}; without'
             ' {"groups": [{"group", "count", "version", "type", "model", "consumeTps", "diffTotal",'
-            ' "incomplete"}], "failures": {group: reason}}; with --alert or --alert-seconds'
+            ' "incomplete"}], "failures": {broker: reason}}; with --alert or --alert-seconds'
             ' {"alerts": [{"group", "diffTotal", "oldestSeconds"}], "checked", "failures": {broker:'
             " reason}}"
         ),
@@ -261,6 +267,8 @@ COMMANDS = (
             "All brokers are asked at the same time, also brokers without a retry topic of the"
             " group.\n"
             "Groups without a retry topic are listed if they have members or offsets.\n"
+            "TPS is what the group committed or acknowledged in the last minute (RocketMQ's brokers"
+            " tell what they handed out). A sum that ends with + lacks a silent broker.\n"
             "With --alert or --alert-seconds the exit code is 1 if a group is above the limit, 3 if"
             " a broker did not answer, otherwise 0 without any output: a cron job mails what it"
             " prints."

@@ -8,7 +8,7 @@ from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, Values, truth, whole
 from triomq.client.admin.broker_rates import summed_item
 from triomq.client.admin.times import seconds_text
-from triomq.client.mqadmin.core.command import AdminCommand, Result, table_of
+from triomq.client.mqadmin.core.command import AdminCommand, Result, sum_text, table_of
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader
@@ -31,7 +31,7 @@ async def stats_all(admin: Admin, options: Values) -> Result:
     answers = await admin.for_each(topics, lambda topic: topic_rates(admin, topic, silent))
     rows = [row for topic in topics for row in answers.values.get(topic, [])]
     failures = {**answers.reasons(), **silent}  # a broker has a topic of its own name
-    asked = len(failures) + sum(bool(some) for some in answers.values.values())
+    asked = len((await admin.leaders()).keys() | failures.keys())
     if options.flag("activeTopic"):
         rows = [row for row in rows if row["in24h"] or row["out24h"]]
     table = table_of(
@@ -39,7 +39,7 @@ async def stats_all(admin: Admin, options: Values) -> Result:
         {
             "Topic": "topic",
             "Consumer Group": lambda row: row["group"] or "NO_CONSUMER",
-            ">Accumulation": "accumulation",
+            ">Accumulation": lambda row: sum_text(row["accumulation"], whole=not row["incomplete"]),
             ">InTPS": lambda row: f"{row['inTps']:.2f}",
             ">OutTPS": lambda row: f"{row['outTps']:.2f}",
             ">InMsg24Hour": "in24h",

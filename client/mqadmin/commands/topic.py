@@ -77,7 +77,7 @@ async def topic_list(admin: Admin, options: Values) -> Result:
         document={"topics": flat},
         blocks=[table_of(flat, columns)],
         failures=failures,
-        asked=answers.asked + len(silent),
+        asked=len((await admin.leaders()).keys() | failures.keys()),
     )
 
 

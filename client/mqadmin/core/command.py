@@ -51,6 +51,15 @@ def table_of(
     return Table(list(columns), cells, spare)
 
 
+AT_LEAST = "+"
+"""end of a sum that lacks the part of a server that did not answer"""
+
+
+def sum_text(total: int, *, whole: bool) -> str:
+    """Return a sum; ``whole``: whether all servers have told their part."""
+    return f"{total}{'' if whole else AT_LEAST}"
+
+
 @attrs.frozen(kw_only=True)
 class Result:
     """The result of a command."""

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from triomq.client.admin.cluster_view import ClusterView
-from triomq.client.mqadmin.core.command import Table
+from triomq.client.mqadmin.core.command import AT_LEAST, Table
 from triomq.client.mqadmin.top.frame import (
     SLAVE,
     Row,
@@ -20,8 +20,6 @@ from triomq.client.mqadmin.top.frame import (
 
 UNKNOWN = "?"
 """the cell of a value that is not known, which is never 0"""
-AT_LEAST = "+"
-"""behind a sum to which a broker that does not answer is missing"""
 INAPPLICABLE = "-"
 """the cell of a value that this row cannot have"""
 

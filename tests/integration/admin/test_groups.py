@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 from mqadmin_calls import failed, mqadmin
+from silent_servers import silent_broker
 
 from triomq.client.mqadmin.commands.progress import queue_rows
 from triomq.client.sdk.producer import Producer
@@ -336,6 +337,25 @@ async def test_an_incomplete_answer_is_marked(cluster: InProcessCluster) -> None
         assert list(status["failures"]) == ["ghost"]
         nobody = await mqadmin("topicStatus", "-t", "ghost-topic", "-n", cluster.namesrv_address)
         assert failed(nobody, 1, f"ghost: cannot connect to {gone}", "brokerIP1")
+
+
+async def test_sums_say_what_they_lack_and_answers_count_brokers(
+    cluster: InProcessCluster,
+) -> None:
+    namesrv = ("-n", cluster.namesrv_address)
+    for group in ("one", "two"):
+        await mqadmin("group", "create", "-c", "DefaultCluster", "-g", group, *namesrv)
+        await mqadmin("group", "skip", "-g", group, "-t", "orders", *namesrv)
+    topics = ["orders", "%RETRY%one", "%RETRY%two"]
+    async with silent_broker(cluster.namesrv_address, topics):
+        for words in (("group", "lag"), ("topic", "stats"), ("topic", "list", "-c")):
+            done = await mqadmin(*words, *namesrv, "--timeout", 3)
+            assert done.code == 3
+            assert done.err.startswith("mqadmin: warning: 2 of 3 answered, the output is"), done
+        done = await mqadmin("group", "lag", *namesrv, "--timeout", 3)
+        assert {row[0].strip(): row[-1].strip() for row in done.rows}["one"] == "0+"
+        done = await mqadmin("group", "lag", "-g", "one", *namesrv, "--timeout", 3)
+        assert "Consume Diff Total: 0+\n" in done.out
 
 
 async def test_a_broker_that_accepts_and_does_not_answer(cluster: InProcessCluster) -> None:

@@ -563,6 +563,28 @@ async def test_runtime_figures_have_every_key_that_tools_parse(tmp_path: Path) -
         assert BrokerStats.decode(bytes(found.body)).minute.sum >= 0
 
 
+async def test_what_groups_have_done_with_is_counted_and_not_what_they_pull(
+    tmp_path: Path,
+) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        for _ in range(3):
+            await peer.send_raw("T", queue_id=0)
+
+        async def counts(name: str) -> bool:
+            header = BrokerStatsHeader(name, "T@G")
+            return (await peer.call(Code.VIEW_BROKER_STATS_DATA, header)).code == 0
+
+        assert (await peer.pull_raw("T", group="G")).code == 0
+        await peer.commit("G", "T", 0, 1)
+        assert (await counts("GROUP_GET_NUMS"), await counts("GROUP_CONSUMED_NUMS")) == (
+            True,
+            False,
+        ), "the first offset only says where the group begins"
+        await peer.commit("G", "T", 0, 3)
+        assert await counts("GROUP_CONSUMED_NUMS")
+
+
 async def test_configuration_over_the_wire(tmp_path: Path) -> None:
     async def config(peer: BrokerPeer) -> dict[str, str]:
         body = bytes((await peer.call(Code.GET_BROKER_CONFIG)).body).decode()

@@ -122,6 +122,12 @@ def test_offsets_are_committed_and_read_back(tmp_path: Path) -> None:
     }
 
 
+def test_a_commit_tells_by_how_much_the_group_went_on(tmp_path: Path) -> None:
+    offsets = open_offsets(tmp_path)
+    steps = [offsets.commit("G", "T", 0, offset) for offset in (100, 104, 104, 50, 51)]
+    assert steps == [0, 4, 0, 0, 1], "neither its first offset nor a way back is consumption"
+
+
 def test_the_same_offset_again_changes_nothing(tmp_path: Path) -> None:
     offsets = open_offsets(tmp_path)
     offsets.commit("G", "T", 0, 10)

@@ -69,7 +69,7 @@ class Scene:
     def told(self) -> dict[str, dict[int, int]]:
         """Return the table that a slave gets."""
         nothing: Any = None
-        handler = GroupOffsetRequests(nothing, nothing, nothing, self.offsets, nothing)
+        handler = GroupOffsetRequests(nothing, nothing, nothing, self.offsets, nothing, nothing)
         answer = trio.run(handler.all, nothing)
         return dict(ConsumerOffsetTable.decode(bytes(answer.body)).offset_table)
 
