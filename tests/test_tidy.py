@@ -80,6 +80,7 @@ PURE = (
         "namesrv/broker_registration.py",
         "namesrv/controller/raft/",
         "namesrv/controller/raft_records.py",
+        "namesrv/controller/raft_wire.py",
         "namesrv/min_broker_id.py",
         "namesrv/routed_queues.py",
         "namesrv/route_views.py",

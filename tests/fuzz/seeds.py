@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from golden_data import GOLDEN, exchanges
 from http2_pair import GOAWAY, PING, SETTINGS, call_frames, frame
 from java_bodies import filled
+from raft_messages import RAFT_MESSAGES
 from targets import JSON_BODIES, REQUESTS
 
+from triomq.namesrv.controller.raft_wire import encode_message
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import request
@@ -133,6 +135,8 @@ def _all() -> Iterator[tuple[str, bytes]]:
         "probe",
         b"\x06GET /metrics?x=1 HTTP/1.1\r\nHost: localhost:9898\r\nAccept: text/plain\r\n\r\n",
     )
+    for message in RAFT_MESSAGES:
+        yield "raft", encode_message(message)
     reports = struct.pack(">4q", -1, 4096, -77, 4096)
     yield "replication", b"\x06\x01" + reports
     hello = struct.pack(">qi", 4096, -1) + struct.pack(">qqqI", 4096, 9000, 4096, 7)

@@ -20,6 +20,8 @@ from triomq.broker.replication.errors import ReplicationError
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.client.core.trace_records import decode_trace, encode_trace
+from triomq.namesrv.controller.raft_wire import decode_message as decode_raft
+from triomq.namesrv.controller.raft_wire import encode_message as encode_raft
 from triomq.remoting.core.errors import FrameError, LocalProtocolError, RemoteProtocolError
 from triomq.remoting.core.properties_file import (
     PropertiesError,
@@ -466,11 +468,17 @@ def traces(data: bytes) -> None:
         raise RemoteProtocolError(f"{read.unreadable} records cannot be read")
 
 
+def raft(data: bytes) -> None:
+    """Messages between controllers."""
+    message = decode_raft(data)
+    assert decode_raft(encode_raft(message)) == message
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         *(stream, json_header, binary_header, headers, bodies, arrays, json, registration),
         *(records, batch, properties, settings, small, signature, arrow, socks, replication, probe),
-        *(traces, grpc),
+        *(traces, grpc, raft),
     )
 }

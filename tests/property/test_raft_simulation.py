@@ -22,6 +22,8 @@ FOUND_BY = {
     "terms are durable": 1,
     "a leader counts itself when its disk has the entry": 1,
     "an entry that is cut is not durable": 1,
+    "only entries of the own term are counted": 539,
+    "no vote soon after a start": 774,
     "a majority commits": 0,
     "learners do not count": 4,
     "entries continue an equal one": 1,

@@ -7,10 +7,13 @@ Source: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorit
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import msgspec
 
 from triomq.namesrv.controller.raft.configuration import Configuration
+
+Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class EntryKind(enum.IntEnum):
@@ -26,8 +29,8 @@ class EntryKind(enum.IntEnum):
 class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One place of the log. Index and term together name it: they are used once in a group."""
 
-    index: int
-    term: int
+    index: Natural
+    term: Natural
     kind: EntryKind
     data: bytes = b""
 
@@ -35,15 +38,15 @@ class LogEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class HardState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a node must remember beside its log; ``voted_for`` is empty before it votes."""
 
-    term: int = 0
+    term: Natural = 0
     voted_for: str = ""
 
 
 class RaftSnapshot(msgspec.Struct, frozen=True, array_like=True):
     """The application's state after the entry ``index``, in place of all entries up to it."""
 
-    index: int
-    term: int
+    index: Natural
+    term: Natural
     configuration: Configuration
     data: bytes = b""
 
@@ -51,7 +54,7 @@ class RaftSnapshot(msgspec.Struct, frozen=True, array_like=True):
 class RaftMessage(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """``term``: of the sender; in a pre-vote, the term that the sender would campaign in."""
 
-    term: int
+    term: Natural
 
 
 class RequestVote(RaftMessage, frozen=True, array_like=True):
@@ -59,8 +62,8 @@ class RequestVote(RaftMessage, frozen=True, array_like=True):
     for this campaign, so a voter that hears the leader votes all the same.
     """
 
-    last_index: int
-    last_term: int
+    last_index: Natural
+    last_term: Natural
     pre: bool = False
     transfer: bool = False
 
@@ -73,40 +76,40 @@ class RequestVoteAnswer(RaftMessage, frozen=True, array_like=True):
 class AppendEntries(RaftMessage, frozen=True, array_like=True):
     """``round``: number of the leader's newest round of heartbeats; the answer repeats it."""
 
-    previous_index: int
-    previous_term: int
+    previous_index: Natural
+    previous_term: Natural
     entries: tuple[LogEntry, ...]
-    commit_index: int
-    round: int
+    commit_index: Natural
+    round: Natural
 
 
 class AppendEntriesAnswer(RaftMessage, frozen=True, array_like=True):
     """``index``: if accepted, as far as the logs are equal; otherwise where they may be."""
 
     accepted: bool
-    index: int
-    previous_index: int
-    round: int
+    index: Natural
+    previous_index: Natural
+    round: Natural
 
 
 class InstallSnapshot(RaftMessage, frozen=True, array_like=True):
     """``data``: bytes of the snapshot from ``offset`` on; ``size``: bytes of all of it."""
 
-    snapshot_index: int
-    snapshot_term: int
+    snapshot_index: Natural
+    snapshot_term: Natural
     configuration: Configuration
-    offset: int
-    size: int
+    offset: Natural
+    size: Natural
     data: bytes
-    round: int
+    round: Natural
 
 
 class InstallSnapshotAnswer(RaftMessage, frozen=True, array_like=True):
     """``offset``: the first byte that is missing."""
 
-    snapshot_index: int
-    offset: int
-    round: int
+    snapshot_index: Natural
+    offset: Natural
+    round: Natural
 
 
 class TimeoutNow(RaftMessage, frozen=True, array_like=True):
@@ -122,15 +125,3 @@ AnyRaftMessage = (
     | InstallSnapshotAnswer
     | TimeoutNow
 )
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyRaftMessage)
-
-
-def encode_message(message: AnyRaftMessage) -> bytes:
-    """Return the bytes of a message between controllers: MessagePack, an array with its name."""
-    return _encoder.encode(message)
-
-
-def decode_message(data: bytes) -> AnyRaftMessage:
-    """Return the message. Raises: msgspec.DecodeError (also msgspec.ValidationError)."""
-    return _decoder.decode(data)

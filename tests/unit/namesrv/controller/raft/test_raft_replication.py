@@ -18,8 +18,6 @@ from triomq.namesrv.controller.raft.messages import (
     AppendEntriesAnswer,
     EntryKind,
     RequestVoteAnswer,
-    decode_message,
-    encode_message,
 )
 from triomq.namesrv.controller.raft.settings import RaftSettings
 from triomq.namesrv.controller.raft.state import RaftInvariantBroken
@@ -83,7 +81,7 @@ def test_a_leader_commits_what_a_majority_has_on_its_disks() -> None:
     node.campaign()
     node.step(Persisted(1))
     node.hear("b", AppendEntriesAnswer(1, True, 0, 0, 0))
-    node.hear("b", decode_message(encode_message(node_vote())))
+    node.hear("b", RequestVoteAnswer(1, True))
     assert node.node.role is RaftRole.LEADER
     node.acknowledge("b")
     assert node.node.state.commit_index == 0, "its own disk does not have the entry yet"
@@ -91,10 +89,6 @@ def test_a_leader_commits_what_a_majority_has_on_its_disks() -> None:
     assert node.node.state.commit_index == 1, "two other disks are a majority"
     (applied,) = all_of(Apply, node.step(Persisted(2)))
     assert [one.kind for one in applied.entries] == [EntryKind.NO_OP]
-
-
-def node_vote() -> RequestVoteAnswer:
-    return RequestVoteAnswer(1, True)
 
 
 def test_an_entry_of_an_earlier_term_is_not_counted() -> None:
