@@ -36,6 +36,8 @@ class HttpRequest:
     """HEAD: headers only"""
     token: bytes = attrs.field(default=b"", repr=False)
     """what stands behind ``Authorization: Bearer``"""
+    gzip: bool = False
+    """whether the answer may be compressed, as ``Accept-Encoding`` says"""
 
 
 @attrs.frozen
@@ -47,6 +49,8 @@ class HttpAnswer:
     content_type: str = TEXT
     rest: Sequence[bytes] = ()
     """More of the body: a page of 10 MB is neither joined nor copied."""
+    gzip: bool = False
+    """Whether the body is compressed."""
 
     def encode(self, *, head: bool = False) -> bytes:
         """Return the bytes of the answer."""
@@ -57,6 +61,8 @@ class HttpAnswer:
             "Cache-Control: no-store",
             "Connection: close",
         ]
+        if self.gzip:
+            lines.append("Content-Encoding: gzip")
         if self.status is HTTPStatus.METHOD_NOT_ALLOWED:
             lines.append("Allow: GET, HEAD")
         if self.status is HTTPStatus.UNAUTHORIZED:
@@ -85,7 +91,19 @@ def read_request(data: bytes | bytearray) -> HttpRequest | None:
     if words[0] not in _METHODS:
         raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are answered")
     path = words[1].decode("ascii").partition("?")[0]
-    return HttpRequest(path, words[0] == b"HEAD", _token(fields))
+    return HttpRequest(path, words[0] == b"HEAD", _token(fields), _takes_gzip(fields))
+
+
+def _takes_gzip(fields: Sequence[bytes]) -> bool:
+    """Return whether ``Accept-Encoding`` names gzip, without the weight 0."""
+    for field in fields:
+        name, _, value = field.partition(b":")
+        if name.strip().lower() == b"accept-encoding":
+            for coding in value.lower().split(b","):
+                word, _, weight = coding.partition(b";")
+                if word.strip() == b"gzip":
+                    return weight.strip().rstrip(b"0").rstrip(b".") not in (b"q=", b"q=0")
+    return False
 
 
 def _token(fields: Sequence[bytes]) -> bytes:

