@@ -131,7 +131,7 @@ def open_role(
         busy_poll=busy_poll,
         connection_limits=settings.connection_limits(),
         places=places,
-        on_connection=None if audit is None else partial(_note_slave, audit),
+        on_connection=None if audit is None else partial(_note_slave, audit, config),
     )
     timeout_seconds = settings.slave_timeout_ms / 1000
     return Role(
@@ -143,7 +143,8 @@ def open_role(
     )
 
 
-def _note_slave(audit: DecisionLog, peer: str, refusal: str) -> None:
+def _note_slave(audit: DecisionLog, config: BrokerConfig, peer: str, refusal: str) -> None:
     """Write a connection to the HA port into the audit log. Checkpoint: never."""
-    why = refusal or "haSlaveAddresses"
+    open_to_all = not config.replication.slave_networks
+    why = refusal or ("haSlaveAddresses is empty" if open_to_all else "haSlaveAddresses")
     audit.note(AuditEntry(door="ha", what="copy the log", peer=peer, allowed=not refusal, why=why))
