@@ -63,6 +63,15 @@ def test_a_conflict_cuts_the_log_and_an_old_message_does_not() -> None:
     assert terms(node) == [1, 2, 2, 2]
 
 
+def test_an_entry_that_is_cut_while_it_is_written_is_not_durable() -> None:
+    node = NodeUnderTest(term=1, disk=False)
+    node.append(1, None, *log_of(1, 1))
+    node.append(2, entry(1, 1), entry(2, 2))
+    assert sent(node.step(Persisted(1)), AppendEntriesAnswer) == []
+    assert node.node.state.durable_index == 1
+    assert [one.index for one in sent(node.step(Persisted(2)), AppendEntriesAnswer)] == [2]
+
+
 def test_committed_entries_are_never_cut() -> None:
     node = NodeUnderTest(terms=(1, 1), term=1)
     node.append(1, entry(2, 1), commit=2)
