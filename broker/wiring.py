@@ -274,7 +274,7 @@ def open_server(
             live,
             config.broker_name,
         ),
-        groups=GroupRequests(groups, offsets, topics),
+        groups=GroupRequests(groups, offsets, topics, statistics),
         consumption=Consumption(
             store,
             topics,

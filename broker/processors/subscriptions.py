@@ -13,6 +13,7 @@ import attrs
 
 from triomq.broker.processors.topics import TOPICS_AT_ONCE
 from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.remoting.core.errors import Rejected
@@ -43,6 +44,7 @@ class GroupRequests:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     topics: Topics
+    statistics: Statistics
 
     def put(self, request: Request, config: SubscriptionGroupConfig) -> Awaitable[Response]:
         self._put(config)
@@ -86,6 +88,8 @@ class GroupRequests:
     def delete(self, request: Request) -> Awaitable[Response]:
         header: DeleteGroupHeader = request.header
         self.groups.delete(header.group)
+        self.statistics.forget_group(header.group)
+        self.topics.generation += 1  # handlers keep items of groups as long as no topic changes
         if header.clean_offset or header.remove_offset:
             self.offsets.forget_group(header.group)
             return self._forgotten()

@@ -161,15 +161,23 @@ class Statistics:
     def forget(self, topic: str) -> None:
         """Drop the items of a deleted topic."""
         self.types.forget(topic)
-        for entry in self._names.pop(topic, ()):
-            del self.items[entry]
-            del self.by_name[entry[0]][entry[1]]
-            for part in entry[1].split("@"):
-                others = self._names.get(part)
-                if others is not None:
-                    others.discard(entry)
-                    if not others:
-                        del self._names[part]
+        for entry in list(self._names.get(topic, ())):
+            self._drop(entry)
+
+    def forget_group(self, group: str) -> None:
+        """Drop the items of a deleted group; those of a topic of its name stay."""
+        for entry in list(self._names.get(group, ())):
+            if entry[1].partition("@")[2] == group:
+                self._drop(entry)
+
+    def _drop(self, entry: tuple[str, str]) -> None:
+        del self.items[entry]
+        del self.by_name[entry[0]][entry[1]]
+        for part in set(entry[1].split("@")):
+            others = self._names[part]
+            others.discard(entry)
+            if not others:
+                del self._names[part]
 
     def sample_totals(self, now: float) -> None:
         totals = self.totals

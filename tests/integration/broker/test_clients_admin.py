@@ -583,6 +583,11 @@ async def test_what_groups_have_done_with_is_counted_and_not_what_they_pull(
         ), "the first offset only says where the group begins"
         await peer.commit("G", "T", 0, 3)
         assert await counts("GROUP_CONSUMED_NUMS")
+        await peer.call(Code.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader("G", True))
+        assert not await counts("GROUP_CONSUMED_NUMS"), "series of a deleted group end"
+        assert not await counts("GROUP_GET_NUMS")
+        assert (await peer.pull_raw("T", group="G")).code == 0
+        assert await counts("GROUP_GET_NUMS"), "and begin again when it comes back"
 
 
 async def test_configuration_over_the_wire(tmp_path: Path) -> None:

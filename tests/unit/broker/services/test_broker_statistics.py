@@ -63,6 +63,22 @@ def test_what_came_before_the_first_sample_counts() -> None:
     assert summary(item.hour).tps == 40 / 600
 
 
+def test_forgetting_a_group_drops_its_items_only() -> None:
+    statistics = Statistics(Clock())
+    for name, key in (
+        ("GROUP_GET_NUMS", "T@G"),
+        ("GROUP_CONSUMED_NUMS", "U@G"),
+        ("TOPIC_PUT_NUMS", "G"),
+        ("GROUP_GET_NUMS", "G@H"),
+        ("GROUP_GET_NUMS", "G@G"),
+    ):
+        statistics.add(name, key, 1)
+    statistics.forget_group("G")
+    assert sorted(statistics.items) == [("GROUP_GET_NUMS", "G@H"), ("TOPIC_PUT_NUMS", "G")]
+    statistics.forget("G")
+    assert not statistics.items, "nothing was lost from the table of names"
+
+
 def test_forgetting_a_topic_drops_its_items_only() -> None:
     statistics = Statistics(Clock())
     for name, key in (
