@@ -77,7 +77,8 @@ async def topic_list(admin: Admin, options: Values) -> Result:
         document={"topics": flat},
         blocks=[table_of(flat, columns)],
         failures=failures,
-        asked=len((await admin.leaders()).keys() | failures.keys()),
+        # The name server that named the topics, and the brokers.
+        asked=1 + len((await admin.leaders()).keys() | failures.keys()),
     )
 
 
