@@ -126,7 +126,7 @@ async def test_the_console_at_a_guarded_cluster(guarded: str, tmp_path: Path) ->
             ("/groups", "java-billing"),
             ("/group?name=java-billing", "JavaOrders"),
             ("/configuration?search=brokerName", "broker-java"),
-            ("/configuration?kind=namesrv", "listenPort"),
+            ("/configuration?kind=namesrv&search=listenPort", guarded.rpartition(":")[2]),
             ("/producers", "rows"),
             ("/dead-letters?group=java-billing", "No dead letters"),
         ):

@@ -338,6 +338,7 @@ for shape, text in json_shapes(FRAME_BYTES_MAX - 1024).items():
 
 READ_ELSEWHERE = {
     "arrays": "only mqadmin, which asked for them",
+    "raft": "no server yet: a controller has no other to talk to",
     "arrow": "Spark's workers, one process a task",
     "traces": "only mqadmin and Admin.message_trace, which asked for them",
     "socks": "the client's own proxy: 64 KiB at most, and it asks for each byte that it reads",

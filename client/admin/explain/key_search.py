@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
-import trio
 
 from triomq.client.admin import messages
 from triomq.client.admin.answers import Answers
@@ -60,6 +59,8 @@ async def search(
     The index of a broker is asked for ids or for keys; which of them a word is, its form says. The
     other index is asked when that finds nothing in a few topics; most brokers have one for both.
     """
+    import trio  # not for the help: start-up time
+
     is_id = UNIQUE_ID.fullmatch(word) is not None
     copies: dict[str, list[StoredCopy]] = {name: [] for name in brokers}
     failures: dict[str, TrioMQError] = {}

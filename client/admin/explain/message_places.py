@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
-import trio
 
 from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.explain.answering_servers import answering_servers
@@ -58,6 +57,8 @@ async def find_places(
 
     Raises: TrioMQError if no broker answered.
     """
+    import trio  # not for the help: start-up time
+
     until = trio.current_time() + seconds
     servers = await admin.brokers()
     answering = await answering_servers(admin, servers)
