@@ -29,10 +29,12 @@ def our_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield namesrv
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def java_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One name server and one broker of Java 5.5.0 for all modules, which have topics and groups
-    of their own; yields the name server's address.
+    """One name server and one broker of Java 5.5.0; yields the name server's address.
+
+    Not for all modules: a broker of Java that has nothing to do takes a fifth of a processor, and
+    a start of it eight seconds.
     """
     need_java("5.5.0")
     folder = tmp_path_factory.mktemp("java")
