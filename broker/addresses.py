@@ -43,6 +43,9 @@ def reserved_ports(config: BrokerConfig) -> Iterator[BrokerConfig]:
             reserved.bind((host, port))
             return int(reserved.getsockname()[1])
 
+        if config.listen_port:  # or the system may give it to the replication
+            with contextlib.suppress(OSError):  # the listener says who has it
+                reserve(config.listen_port)
         while True:
             found = attrs.evolve(
                 config,

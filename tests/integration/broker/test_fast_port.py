@@ -108,6 +108,17 @@ def test_reserved_ports_are_given_to_listeners_only(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", config.listen_port))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the ports are found, not reserved")
+def test_a_port_of_before_is_not_found_again_for_the_replication(tmp_path: Path) -> None:
+    port = processes.free_port()
+    with reserved_ports(broker_config(tmp_path, listenPort=port, haListenPort=0)) as config:
+        assert config.ha_port != port
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        with open_listener("127.0.0.1", port, 1) as listener:
+            assert listener.getsockname()[1] == port
+
+
 async def test_a_taken_fast_port_names_its_setting(tmp_path: Path) -> None:
     port = processes.free_port()
     with socket.create_server(("127.0.0.1", port - FAST_PORT_BELOW)):
