@@ -123,8 +123,10 @@ class Stage:
         async with self.cluster.admin() as admin:
             back = SendBackHeader(self.dead.log_offset, "billing", -1, "", "orders")
             await admin.ask(broker, RequestCode.CONSUMER_SEND_MSG_BACK, back)
-            with trio.fail_after(30):  # the broker registers the topic after a purge
-                while "%DLQ%billing" not in await admin.topics():
+            with trio.fail_after(60):  # the broker registers topics after a purge, and permissions
+                while not {"%DLQ%billing", "orders"} <= set(await admin.topics()):
+                    await trio.sleep(0.02)
+                while any(data.perm != 6 for data in (await admin.route("orders")).queue_datas):
                     await trio.sleep(0.02)
             stored = await admin.topic_stats("orders")  # an example deletes the topic
         while sum(table.message_count for table in stored.values.values()) + sent < SHOWN:

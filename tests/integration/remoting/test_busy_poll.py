@@ -194,7 +194,10 @@ async def test_a_server_s_poller_joins_in_while_others_are_watched() -> None:
         for _ in range(2):
             before = busy.budget.found
             with watched(busy, expecting=False):
-                await ping(2000)
+                for _ in range(20):  # on a busy machine most answers come after the spin
+                    await ping(2000)
+                    if busy.budget.found > before:
+                        break
                 assert (busy.watched, busy.leads) == (2, True)
                 assert busy.budget.found > before, "input of a client of the server"
             await ping(10)
