@@ -152,8 +152,11 @@ def log_of(lane: Lane) -> Path:
 
 
 def environment(lane: Lane) -> dict[str, str]:
-    """Byte code is kept: without it each worker and each server compiles everything again."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    """Byte code is kept: without it each worker and each server compiles everything again. What
+    ``make ci ARGS=…`` says to this program is not for the lane's own make.
+    """
+    dropped = {"PYTHONDONTWRITEBYTECODE", "MAKEFLAGS", "ARGS"}
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return {
         **kept,
         "PYTHONPYCACHEPREFIX": str(LOGS / "byte-code"),
