@@ -93,7 +93,8 @@ def get(port: int, path: str) -> tuple[int, str]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:  # Python 3.14 warns of one that is not closed
+            return error.code, error.read().decode()
 
 
 @pytest.mark.parametrize("target", ["consumer", "with_asyncio", "with_threads"])
