@@ -43,8 +43,8 @@ def reserved_ports(config: BrokerConfig) -> Iterator[BrokerConfig]:
             reserved.bind((host, port))
             return int(reserved.getsockname()[1])
 
-        if config.listen_port:  # or the system may give it to the replication
-            with contextlib.suppress(OSError):  # the listener says who has it
+        if config.listen_port:  # otherwise the system may choose it for the replication
+            with contextlib.suppress(OSError):  # it is taken: opening the listener reports that
                 reserve(config.listen_port)
         while True:
             found = attrs.evolve(

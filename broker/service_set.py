@@ -313,7 +313,7 @@ def open_services(
 def decision_notes(
     config: BrokerConfig, table: AccessTable, audit: DecisionLog | None
 ) -> DecisionNotes | None:
-    """Return what decides about requests; None where nobody asks for decisions."""
+    """Return the check of all requests; None if no setting asks for one."""
     settings = config.access
     if settings.authentication:
         control = AccessControl(

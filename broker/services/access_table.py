@@ -88,8 +88,8 @@ def open_access_table(directory: Path, settings: AccessSettings) -> AccessTable:
             table.touch()
     if settings.authentication and not any(user.is_super for user in users.users.values()):
         logger.warning(
-            "authentication is on, but no super user exists, so nobody can create users: set"
-            " initAuthenticationUser in the file of this broker"
+            "authentication is on, but there is no super user, and only a super user can create"
+            " users: set initAuthenticationUser in the file of this broker"
         )
     return table
 

@@ -207,7 +207,7 @@ def _address_server(config: ProxyConfig) -> str | None:
 def _notes(
     config: ProxyConfig, copy: AccessCopy, audit: DecisionLog | None
 ) -> DecisionNotes | None:
-    """Return what decides about calls; None where nobody asks for decisions."""
+    """Return the check of all calls; None if no setting asks for one."""
     cluster = config.cluster_name
     if config.access.authentication:
         control = AccessControl(

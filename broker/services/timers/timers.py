@@ -423,8 +423,8 @@ class Timers:
     def complete_to_ms(self) -> int:
         """Return up to which time all messages that were stored before it are delivered.
 
-        It is no time of the future, though a clock that was ahead has delivered up to there: what
-        is stored from now on may be due before.
+        It is never later than now. A clock that was ahead may have delivered up to a later time,
+        but a message that is stored from now on may be due before that time.
         """
         if not self.caught_up.is_set():
             return 0
