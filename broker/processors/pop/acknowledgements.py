@@ -235,13 +235,14 @@ class Acknowledgements:
         )
 
     def _acknowledge(self, key: Key, offsets: list[int], visible_at: int, revive_queue: int) -> int:
+        pops = self.checks.state(starting=True)
+        before = pops.acknowledged
         try:
-            end = self.checks.state(starting=True).acknowledge(
-                key, offsets, visible_at, revive_queue
-            )
+            end = pops.acknowledge(key, offsets, visible_at, revive_queue)
         except StoreUnavailable as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"it cannot be stored ({error})") from None
-        self.statistics.note_consumed(key[1], key[0], len(offsets))
+        # Neither what was acknowledged before, nor what is too late and comes again.
+        self.statistics.note_consumed(key[1], key[0], pops.acknowledged - before)
         return end
 
     def _when_durable(self, request: Request, end: int) -> Response | Deferred:

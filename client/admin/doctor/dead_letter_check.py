@@ -24,8 +24,10 @@ class GivenUp:
     kept: int
     """all that the brokers still have"""
     last_hour: int
-    consumed_last_hour: int
-    """messages of the last hour that the group consumed; it leaves out those of a backlog"""
+    consumed_last_hour: int | None
+    """messages of the last hour that the group consumed; it leaves out those of a backlog. None:
+    the group has too many queues to ask about each
+    """
     newest: StoredMessage | None
 
 
@@ -35,8 +37,9 @@ def dead_letter_findings(
     """Find dead letters of the last hour; ``succeeding_per_second``: what handlers now handle."""
     if dead is None or not dead.last_hour:
         return
-    consumed = max(dead.consumed_last_hour, round(succeeding_per_second * 3600))
-    most = dead.last_hour >= consumed * MOST_SHARE
+    known = dead.consumed_last_hour
+    consumed = max(known or 0, round(succeeding_per_second * 3600))
+    most = (known is not None or consumed > 0) and dead.last_hour >= consumed * MOST_SHARE
     kept = f" ({dead.kept} are kept)" if dead.kept > dead.last_hour else ""
     share = f", of {count_of(consumed, 'message')} that it consumed" if consumed else ""
     yield (problem if most else advice)(

@@ -14,6 +14,7 @@ from serving import until
 
 from triomq.broker.app import BrokerReady
 from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
+from triomq.broker.services.statistics import Statistics
 from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody, offset_bits
 from triomq.remoting.protocol.codes import RequestCode as Code
@@ -125,6 +126,27 @@ async def test_an_acknowledgement_that_comes_too_late_has_no_effect(tmp_path: Pa
         assert {each.body for each in (again, once_more)} == {taken.body}
         await acknowledge(peer, once_more)
         assert await drain(peer, 2) == []
+
+
+async def test_a_message_counts_once_as_consumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not again with a second acknowledgement, and not with one that comes too late."""
+    counted: list[int] = []
+    monkeypatch.setattr(
+        Statistics, "note_consumed", lambda _, group, topic, messages: counted.append(messages)
+    )
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        for body in (b"0", b"1"):
+            await peer.send("T", body)
+        _, (first, late) = await pop(peer)
+        await acknowledge(peer, first)
+        await acknowledge(peer, first)
+        _, (again,) = await pop(peer, poll_ms=20_000)
+        assert again.body == late.body
+        await acknowledge(peer, late)
+    assert sum(counted) == 1, counted
 
 
 async def test_batches_of_acknowledgements(tmp_path: Path) -> None:

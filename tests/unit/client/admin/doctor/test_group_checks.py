@@ -64,7 +64,7 @@ GOOD = GroupFacts(
 """A group that is behind and catches up."""
 
 
-def dead(last_hour: int, consumed: int) -> GivenUp:
+def dead(last_hour: int, consumed: int | None) -> GivenUp:
     return GivenUp(kept=60, last_hour=last_hour, consumed_last_hour=consumed, newest=None)
 
 
@@ -112,6 +112,7 @@ RETRIED = sample(5.0, q0=(110, 80), q1=(110, 80), q2=(110, 80), q3=(110, 80), re
         ("dead-letters", Level.PROBLEM, {"dead": dead(50, 50)}, {"dead": dead(0, 50)}),
         ("dead-letters", Level.PROBLEM, {"dead": dead(50, 100)}, {}),
         ("dead-letters", Level.ADVICE, {"dead": dead(49, 100)}, {}),
+        ("dead-letters", Level.ADVICE, {"dead": dead(50, None)}, {}),
         (
             "dead-letters",
             Level.ADVICE,
