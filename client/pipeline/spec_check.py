@@ -40,6 +40,8 @@ OWN_OPTIONS = {
     "includeproperties": "nothing: mq_headers has them",
 }
 """options of the source, in lower case → the key that says the same"""
+ID_MAX = (1 << 32) - 1
+"""of a schema: four bytes in the header of a body"""
 ROWS_QUERY = "rows"
 """the query that is not a window's"""
 
@@ -130,8 +132,41 @@ def check_decode(decode: DecodeSpec, mistakes: Mistakes) -> None:
             "a message's name belongs to protobuf, which needs it",
             'write message = "package.Name" for protobuf only',
         )
-    if decode.framing != "plain" and decode.format not in ("avro", "protobuf"):
-        mistakes.add("decode.framing", "only avro and protobuf have a framing", "remove the key")
+    check_ids(decode, mistakes)
+
+
+def check_ids(decode: DecodeSpec, mistakes: Mistakes) -> None:
+    """Check what says with which schema a framed body was written."""
+    if decode.format in ("bytes", "string") and decode.framing != "plain":
+        mistakes.add("decode.framing", f"{decode.format} has no framing", "remove the key")
+        return
+    needed = decode.framing != "plain" and decode.format != "json"
+    for key, value in (("schemas", decode.schemas), ("registry", decode.registry)):
+        if value and not needed:
+            cause = "only framed bodies of avro and protobuf have the id of a schema"
+            mistakes.add(f"decode.{key}", cause, 'remove it, or write framing = "confluent"')
+    if not needed:
+        return
+    if decode.registry is not None and decode.format == "protobuf":
+        cause = "a registry has the text of a Protobuf schema, not its descriptors"
+        mistakes.add("decode.registry", cause, "name descriptor sets by id in schemas")
+    elif bool(decode.schemas) == (decode.registry is not None):
+        cause = "framed bodies need the schemas of their writers, from one place"
+        fix = 'add schemas = {1 = "v1.avsc"}' + (
+            ', or registry = "http://registry:8081"' if decode.format == "avro" else ""
+        )
+        mistakes.add("decode.framing", cause, fix)
+    if decode.registry_login is not None and decode.registry is None:
+        mistakes.add("decode.registry_login", "there is no registry", "remove it")
+    for number, path in decode.schemas.items():
+        if not number.isascii() or not number.isdecimal() or int(number) > ID_MAX:
+            fix = 'write schemas = {1 = "v1.avsc", 2 = "v2.avsc"}'
+            mistakes.add("decode.schemas", f"{number!r} is not the id of a schema", fix)
+            continue
+        try:
+            file_bytes(path)
+        except SchemaError as error:
+            mistakes.add(f"decode.schemas.{number}", error.cause, error.fix)
 
 
 def check_rule(rule: Rule, key: str, mistakes: Mistakes) -> None:

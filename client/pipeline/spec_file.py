@@ -222,13 +222,20 @@ def made(kind: type[Section], value: Any, key: str, folder: Path, **ready: Any) 
             continue
         values[name] = read_value(types_of(kind)[name], given[name], place)
         if field.metadata.get("file"):
-            values[name] = placed(values[name], folder)
+            values[name] = all_placed(values[name], folder)
         if field.validator is not None:
             try:
                 field.validator(None, field, values[name])
             except ValueError as error:
                 raise wrong(place, given[name], str(error)) from None
     return kind(**values)
+
+
+def all_placed(value: Any, folder: Path) -> Any:
+    """Return a path, or a table of paths, from the file's folder."""
+    if isinstance(value, Mapping):
+        return {name: placed(path, folder) for name, path in value.items()}
+    return placed(value, folder)
 
 
 def placed(path: str, folder: Path) -> str:
@@ -300,10 +307,10 @@ def scalar_text(value: Any, key: str) -> str:
 
 
 def table_at(value: Any, key: str) -> Mapping[str, Any]:
-    """Return a table with texts as keys. Raises: Mistake."""
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+    """Return a table, its keys as texts. Raises: Mistake."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str | int) for name in value):
         raise wrong(key, value, "a table of keys and values")
-    return value
+    return {str(name): each for name, each in value.items()}  # YAML has numbers as keys
 
 
 def check_keys(given: Mapping[str, Any], known: typing.Iterable[str], key: str, what: str) -> None:

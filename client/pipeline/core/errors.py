@@ -3,6 +3,7 @@
 PipelineError
 ├── SpecError        the file of a pipeline has a mistake; also ValueError
 ├── SchemaError      a schema file cannot be used; also ValueError
+├── RegistryError    the schema registry does not answer
 ├── SessionError     Spark, or what the pipeline needs in it, is missing
 ├── ReadRefused      a sample or a selection cannot be read
 ├── LockHeld         another process writes to the tables (tables/locks.py)
@@ -52,6 +53,18 @@ class SchemaError(PipelineError, ValueError):
     def __str__(self) -> str:
         """Name the file, the cause and the fix."""
         return f"{self.path}: {self.cause}; {self.fix}"
+
+
+class RegistryError(PipelineError):
+    """The schema registry does not answer, or refuses."""
+
+    def __init__(self, url: str, cause: str, fix: str) -> None:
+        super().__init__(url, cause, fix)
+
+    def __str__(self) -> str:
+        """Name the registry, the cause and the fix."""
+        url, cause, fix = self.args
+        return f"the schema registry {url} cannot be used: {cause}; {fix}"
 
 
 class SessionError(PipelineError):

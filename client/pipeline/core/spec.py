@@ -20,6 +20,7 @@ RULES_MAX = 1_000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 DURATION = re.compile(r"[1-9][0-9]{0,8} (millisecond|second|minute|hour|day|week)s?")
+URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 ACCESS_OPTIONS = ("useTls", "tlsCaFile", "tlsConfigFile", "accessKey", "secretKey")
 """options that a topic of the same name servers needs too"""
 
@@ -178,8 +179,23 @@ class DecodeSpec:
         "Protobuf: full name of the message, `shop.Order`", None, valid=_filled
     )
     framing: Literal["plain", "confluent"] = spec_key(
-        "Avro and Protobuf: `confluent` skips the header that schema registries put before a body",
+        "`confluent`: bodies begin with the header of a schema registry, which has the id of the"
+        " schema that they were written with; Avro needs `schemas` or `registry` for it, Protobuf"
+        " `schemas`",
         "plain",
+    )
+    schemas: Mapping[str, str] = spec_key(
+        'files of the writers\' schemas by id, `{1 = "v1.avsc", 2 = "v2.avsc"}`',
+        attrs.Factory(dict),
+        file=True,
+    )
+    registry: str | None = spec_key(
+        "Avro: URL of a schema registry (Confluent's protocol), instead of `schemas`",
+        None,
+        valid=_valid(URL.fullmatch, "a URL as http://registry:8081"),  # type: ignore[arg-type]
+    )
+    registry_login: str | None = spec_key(
+        "`user:password` for the registry; `env:NAME` takes it from the environment", None
     )
 
 

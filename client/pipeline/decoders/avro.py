@@ -1,5 +1,7 @@
 """The format ``avro``: one record a body, without a file header, decoded by fastavro.
 
+Columns are those of the schema file. With schema ids (writer_schemas.py) a body is read as its
+writer wrote it and resolved to the schema file by Avro's rules: by names, with defaults.
 Spark's own decoder is a package for the JVM, and fails a query on its first bad body.
 """
 
@@ -34,7 +36,9 @@ from pyspark.sql.types import (
 from triomq.client.pipeline.core.errors import SchemaError
 from triomq.client.pipeline.core.schema_file import check_names, file_bytes
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody, BodyDecoder
-from triomq.client.pipeline.decoders.framing import unframed
+from triomq.client.pipeline.decoders.avro_resolution import has_empty_items, is_empty, other_unit
+from triomq.client.pipeline.decoders.framing import unframe
+from triomq.client.pipeline.decoders.writer_schemas import WriterSchemas
 
 DEPTH_MAX = 50
 """levels of a schema; a schema that contains itself has no end"""
@@ -59,8 +63,11 @@ LOGICAL: dict[tuple[str, str], DataType] = {
 WIDER = (({"int", "long"}, "long"), ({"float", "double"}, "double"))
 
 
-def open_avro(path: str, framing: str) -> BodyDecoder:
-    """Return the decoder of a schema file. Raises: SchemaError."""
+def open_avro(path: str, writers: WriterSchemas | None = None) -> BodyDecoder:
+    """Return the decoder of a schema file. Raises: SchemaError.
+
+    ``writers``: the schemas of bodies with ids; without it all bodies are of the schema file.
+    """
     content = file_bytes(path)
     try:
         text = json.dumps(known_logical(json.loads(content)))
@@ -79,7 +86,7 @@ def open_avro(path: str, framing: str) -> BodyDecoder:
         raise SchemaError(path, "a type contains itself", "flatten the schema") from None
     assert isinstance(kind, StructType)
     check_names(path, kind.fieldNames())
-    return BodyDecoder(kind, AvroReader(text, framing))
+    return BodyDecoder(kind, AvroReader(text, writers))
 
 
 def known_logical(avro: Any) -> Any:
@@ -129,7 +136,7 @@ class AvroTypes:
                 return StructType(list(self.fields(avro, depth)))
             case "array":
                 items = avro["items"]
-                if self.is_empty(items):
+                if is_empty(items, self.named):
                     raise Unsupported(
                         "an array's items have no content: a short body could lock billions",
                         "remove the field",
@@ -150,21 +157,6 @@ class AvroTypes:
         for field in avro["fields"]:
             kind = field["type"]
             yield StructField(field["name"], self.of(kind, depth + 1), may_be_null(kind))
-
-    def is_empty(self, avro: Any) -> bool:
-        """Return whether values of a type may have no bytes at all."""
-        if isinstance(avro, str):
-            return avro == "null" or (avro in self.named and self.is_empty(self.named[avro]))
-        if isinstance(avro, dict):
-            return (
-                avro["type"] == "null"
-                or (avro["type"] == "fixed" and avro["size"] == 0)
-                or (
-                    avro["type"] == "record"
-                    and all(self.is_empty(f["type"]) for f in avro["fields"])
-                )
-            )
-        return False
 
 
 def may_be_null(avro: Any) -> bool:
@@ -196,33 +188,64 @@ def primitive(name: str) -> DataType:
 
 @attrs.define
 class AvroReader:
-    """Reads bodies that are exactly one record of the schema."""
+    """Reads bodies that are exactly one record."""
 
     avro: str
-    """the schema, as JSON"""
-    framing: str
-    _parsed: Any = attrs.field(default=None, init=False)
+    """the schema of the columns, as JSON"""
+    writers: WriterSchemas | None
+    _columns: Any = attrs.field(default=None, init=False)
+    _known: dict[int, Any] = attrs.field(factory=dict, init=False)
+    """parsed schemas of writers, or the reason (a text) why one cannot be used"""
 
-    def __getstate__(self) -> tuple[str, str]:
-        """Return what a task needs; the parsed schema is made there again."""
-        return self.avro, self.framing
+    def __getstate__(self) -> tuple[str, WriterSchemas | None]:
+        """Return what a task needs; parsed schemas are made there again."""
+        return self.avro, self.writers
 
-    def __setstate__(self, state: tuple[str, str]) -> None:
-        self.avro, self.framing = state
-        self._parsed = None
+    def __setstate__(self, state: tuple[str, WriterSchemas | None]) -> None:
+        self.avro, self.writers = state
+        self._columns = None
+        self._known = {}
 
     def read(self, body: bytes) -> Mapping[str, Any]:
-        """Return the fields of a body. Raises: BadBody."""
-        if self._parsed is None:
-            self._parsed = fastavro.parse_schema(json.loads(self.avro))
-        source = io.BytesIO(unframed(body, self.framing, indexes=False))
+        """Return the fields of a body. Raises: BadBody, RegistryError."""
+        if self._columns is None:
+            self._columns = fastavro.parse_schema(json.loads(self.avro))
+        if self.writers is None:
+            return read_record(body, self._columns, None)
+        framed = unframe(body, indexes=False)
+        writer = self._known.get(framed.schema_id)
+        if writer is None:
+            writer = self.usable(self.writers.schemas(framed.schema_id), framed.schema_id)
+            self._known[framed.schema_id] = writer
+        if isinstance(writer, str):
+            raise BadBody(writer)
+        return read_record(framed.content, writer, self._columns)
+
+    def usable(self, texts: list[bytes], schema_id: int) -> Any:
+        """Return a parsed schema, or why bodies of it have no columns."""
+        named: dict[str, Any] = {}
         try:
-            record = fastavro.schemaless_reader(source, self._parsed, None)
-        except Exception as error:  # fastavro has an error of its own for each kind of damage
-            damage = type(error).__name__
-            raise BadBody(f"the body is not a record of the schema ({damage})") from None
-        left = len(source.getbuffer()) - source.tell()
-        if left:
-            raise BadBody(f"{left} bytes are left behind the record")
-        assert isinstance(record, dict)
-        return record
+            for text in texts:
+                tree = known_logical(json.loads(text))
+                writer = fastavro.parse_schema(tree, named_schemas=named)
+        except Exception as error:  # of the parser of JSON, and many kinds of fastavro's
+            return f"schema {schema_id} is no schema of Avro ({type(error).__name__})"
+        if has_empty_items(writer, named):
+            return f"schema {schema_id} has an array whose items have no content"
+        other = other_unit(writer, self._columns, named)
+        return f"schema {schema_id} has another unit in {other}" if other else writer
+
+
+def read_record(content: bytes, writer: Any, columns: Any) -> Mapping[str, Any]:
+    """Return the record of a body, resolved to the schema of the columns. Raises: BadBody."""
+    source = io.BytesIO(content)
+    try:
+        record = fastavro.schemaless_reader(source, writer, columns)
+    except Exception as error:  # fastavro has an error of its own for each kind of damage
+        damage = type(error).__name__
+        raise BadBody(f"the body is not a record of the schema ({damage})") from None
+    left = len(content) - source.tell()
+    if left:
+        raise BadBody(f"{left} bytes are left behind the record")
+    assert isinstance(record, dict)
+    return record

@@ -1,32 +1,45 @@
 """The header that schema registries put before a body: ``framing = "confluent"``.
 
-A zero byte, the id of the schema in four bytes, and for Protobuf a list of indexes that says which
-message of the file it is. The id is not looked up: bodies must have the schema of the file.
+A zero byte, the id of the writer's schema in four bytes, and for Protobuf a list of indexes that
+says which message of the file it is; an empty list is the first one.
 """
 
 from __future__ import annotations
+
+import attrs
 
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody
 
 MAGIC = 0
 HEADER_BYTES = 5
+NO_HEADER = "the body has no header of a schema registry"
 INDEXES_MAX = 100
 
 
-def unframed(body: bytes, framing: str, *, indexes: bool) -> bytes:
-    """Return a body without its header. Raises: BadBody."""
-    if framing == "plain":
-        return body
+@attrs.frozen
+class Framed:
+    """A body and its header. ``indexes``: of the message and its inner messages."""
+
+    schema_id: int
+    indexes: tuple[int, ...]
+    content: bytes
+
+
+def unframe(body: bytes, *, indexes: bool) -> Framed:
+    """Return the parts of a body with a header. Raises: BadBody."""
     if len(body) < HEADER_BYTES or body[0] != MAGIC:
-        raise BadBody("the body has no header of a schema registry")
-    start = HEADER_BYTES
-    if indexes:
-        count, start = zigzag(body, start)
-        if not 0 <= count <= INDEXES_MAX:
-            raise BadBody("the header of the schema registry is damaged")
-        for _ in range(count):
-            _, start = zigzag(body, start)
-    return body[start:]
+        raise BadBody(NO_HEADER)
+    schema_id = int.from_bytes(body[1:HEADER_BYTES], "big")
+    if not indexes:
+        return Framed(schema_id, (), body[HEADER_BYTES:])
+    count, start = zigzag(body, HEADER_BYTES)
+    if not 0 <= count <= INDEXES_MAX:
+        raise BadBody("the header of the schema registry is damaged")
+    found = []
+    for _ in range(count):
+        index, start = zigzag(body, start)
+        found.append(index)
+    return Framed(schema_id, tuple(found) or (0,), body[start:])
 
 
 def zigzag(body: bytes, start: int) -> tuple[int, int]:

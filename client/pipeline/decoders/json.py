@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from triomq.client.pipeline.core.origin import REASON, VALUE
+from triomq.client.pipeline.decoders.framing import HEADER_BYTES, NO_HEADER
 from triomq.client.pipeline.decoders.text import valid_text
 
 TEXT = "mq_text"
@@ -53,9 +54,14 @@ BEYOND = "a number that is not finite, or a time outside the years 1 to 9999, in
 
 @attrs.frozen
 class JsonDecoder:
-    """Takes bodies that are one JSON object which fits the schema. Unknown fields are ignored."""
+    """Takes bodies that are one JSON object which fits the schema. Unknown fields are ignored.
+
+    ``framed``: the header of a schema registry stands before the object. Its id is not needed:
+    JSON has the names of its fields.
+    """
 
     schema: StructType
+    framed: bool = False
 
     def decode(self, frame: DataFrame) -> DataFrame:
         """Return the frame with the fields of the objects as columns."""
@@ -67,7 +73,7 @@ class JsonDecoder:
         )
         text = sf.col(TEXT)
         whole = sf.concat(sf.lit(f'{{"{INNER}":'), text, sf.lit("}"))
-        parsed = frame.withColumn(TEXT, valid_text()).withColumn(
+        parsed = frame.withColumn(TEXT, self.text()).withColumn(
             PARSED, sf.from_json(whole, wrapper, OPTIONS)
         )
         marked = parsed.withColumn(REASON, self.reason())
@@ -77,13 +83,21 @@ class JsonDecoder:
         }
         return marked.withColumns(fields).drop(TEXT, PARSED)
 
+    def text(self) -> Column:
+        """Return the text of the object; null if it is not UTF-8."""
+        body = sf.col(VALUE)
+        return valid_text(sf.substr(body, sf.lit(HEADER_BYTES + 1)) if self.framed else body)
+
     def reason(self) -> Column:
         """Return why a row is bad; null for a good row."""
         text, inner = sf.col(TEXT), sf.col(PARSED)[INNER]
         count = sf.json_array_length(sf.concat(sf.lit("["), text, sf.lit("]")))
         corrupt = sf.col(PARSED)[CORRUPT].isNotNull() | inner.isNull()
+        begin = sf.substring(VALUE, 1, 1)
+        headless = (begin != sf.unhex(sf.lit("00"))) | (sf.length(VALUE) < HEADER_BYTES)
         reason = (
             sf.when(sf.coalesce(sf.length(VALUE), sf.lit(0)) == 0, "the body is empty")
+            .when(sf.lit(self.framed) & headless, NO_HEADER)
             .when(text.isNull(), "the body is not UTF-8")
             .when(~text.rlike(r"^[ \t\r\n]*\{"), "the body is not a JSON object")
             .when(sf.coalesce(count, sf.lit(0)) != 1, "the body is not one valid JSON object")

@@ -1,6 +1,8 @@
 """The format ``protobuf``: one message a body, decoded by a descriptor set without generated code.
 
 ``protoc --include_imports --descriptor_set_out=shop.desc shop.proto`` writes the descriptor set.
+With schema ids (writer_schemas.py) a body is read only if its writer gave the fields the same
+numbers and kinds.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from pyspark.sql.types import (
 from triomq.client.pipeline.core.errors import SchemaError
 from triomq.client.pipeline.core.schema_file import check_names, file_bytes
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody, BodyDecoder
-from triomq.client.pipeline.decoders.framing import unframed
+from triomq.client.pipeline.decoders.framing import unframe
+from triomq.client.pipeline.decoders.writer_schemas import WriterSchemas
 
 DEPTH_MAX = 50
 """levels of a message; one that contains itself has no end"""
@@ -61,8 +64,11 @@ SCALARS: dict[int, DataType] = {
 }
 
 
-def open_protobuf(path: str, message: str, framing: str) -> BodyDecoder:
-    """Return the decoder of a descriptor set's message. Raises: SchemaError."""
+def open_protobuf(path: str, message: str, writers: WriterSchemas | None = None) -> BodyDecoder:
+    """Return the decoder of a descriptor set's message. Raises: SchemaError.
+
+    ``writers``: the descriptor sets of bodies with ids; without it all are of this one.
+    """
     data = file_bytes(path)
     try:
         descriptor = find_message(data, message)
@@ -75,7 +81,7 @@ def open_protobuf(path: str, message: str, framing: str) -> BodyDecoder:
         raise SchemaError(path, f"there is no message {message!r}", fix) from None
     schema = struct_of(descriptor, path, 0)
     check_names(path, schema.fieldNames())
-    return BodyDecoder(schema, ProtobufReader(data, message, framing))
+    return BodyDecoder(schema, ProtobufReader(data, message, writers))
 
 
 def find_message(data: bytes, message: str) -> Descriptor:
@@ -147,30 +153,86 @@ class ProtobufReader:
 
     descriptors: bytes
     name: str
-    framing: str
+    writers: WriterSchemas | None
     _new: Callable[[], Message] | None = attrs.field(default=None, init=False)
+    _known: dict[tuple[int, tuple[int, ...]], str] = attrs.field(factory=dict, init=False)
+    """id and indexes → why such bodies have no columns, or an empty text"""
 
-    def __getstate__(self) -> tuple[bytes, str, str]:
+    def __getstate__(self) -> tuple[bytes, str, WriterSchemas | None]:
         """Return what a task needs; the class of the message is made there."""
-        return self.descriptors, self.name, self.framing
+        return self.descriptors, self.name, self.writers
 
-    def __setstate__(self, state: tuple[bytes, str, str]) -> None:
-        self.descriptors, self.name, self.framing = state
+    def __setstate__(self, state: tuple[bytes, str, WriterSchemas | None]) -> None:
+        self.descriptors, self.name, self.writers = state
         self._new = None
+        self._known = {}
 
     def read(self, body: bytes) -> Mapping[str, Any]:
-        """Return the fields of a body. Raises: BadBody."""
+        """Return the fields of a body. Raises: BadBody, RegistryError."""
         if self._new is None:
             self._new = message_factory.GetMessageClass(find_message(self.descriptors, self.name))
         message = self._new()
+        content = body if self.writers is None else self.content(body, self.writers)
         try:
-            message.ParseFromString(unframed(body, self.framing, indexes=True))
+            message.ParseFromString(content)
         except DecodeError:
             raise BadBody(f"the body is not a {self.name}") from None
         if not message.IsInitialized():
             absent = ", ".join(message.FindInitializationErrors())
             raise BadBody(f"field {absent} is missing")
         return dict(values_of(message))
+
+    def content(self, body: bytes, writers: WriterSchemas) -> bytes:
+        """Return a body without its header. Raises: BadBody, RegistryError."""
+        framed = unframe(body, indexes=True)
+        key = framed.schema_id, framed.indexes
+        if key not in self._known:
+            [data] = writers.schemas(framed.schema_id)
+            columns = find_message(self.descriptors, self.name)
+            self._known[key] = unlike(data, framed.indexes, columns)
+        if self._known[key]:
+            raise BadBody(f"schema {framed.schema_id}: {self._known[key]}")
+        return framed.content
+
+
+def unlike(data: bytes, indexes: tuple[int, ...], columns: Descriptor) -> str:
+    """Return why bodies of a writer's message are not read as the columns'; empty if they are."""
+    try:
+        names = FileDescriptorSet.FromString(data).file[-1]
+        parts, level = [names.package] if names.package else [], names.message_type
+        for index in indexes:
+            inner = level[index]
+            parts.append(inner.name)
+            level = inner.nested_type
+        writer = find_message(data, ".".join(parts))
+    except IndexError:
+        return "the file has no message of the header's indexes"
+    except (DecodeError, TypeError, ValueError, KeyError) as error:
+        return f"it is not a complete descriptor set ({type(error).__name__})"
+    if writer.full_name != columns.full_name:
+        return f"the body is a {writer.full_name}, not a {columns.full_name}"
+    return other_field(writer, columns, set())
+
+
+def other_field(writer: Descriptor, columns: Descriptor, seen: set[str]) -> str:
+    """Return the first field that has another number or kind at the writer; empty if none has."""
+    seen.add(columns.full_name)
+    by_number = {field.number: field for field in writer.fields}
+    for field in columns.fields:
+        theirs = writer.fields_by_name.get(field.name)
+        if theirs is not None and theirs.number != field.number:
+            return f"field {field.full_name} has number {theirs.number} there"
+        theirs = by_number.get(field.number)
+        if theirs is None:
+            continue
+        if theirs.type != field.type or theirs.is_repeated != field.is_repeated:
+            return f"number {field.number}, here {field.full_name}, has another type there"
+        inner = field.message_type
+        if inner is not None and inner.full_name not in seen:
+            found = other_field(theirs.message_type, inner, seen)
+            if found:
+                return found
+    return ""
 
 
 def values_of(message: Message) -> Iterator[tuple[str, Any]]:

@@ -42,6 +42,6 @@ class StringDecoder:
         )
 
 
-def valid_text() -> Column:
-    """Return the body as text; null if it is not UTF-8."""
-    return sf.try_validate_utf8(sf.col(VALUE).cast("string"))
+def valid_text(body: Column | None = None) -> Column:
+    """Return a body, by default the whole one, as text; null if it is not UTF-8."""
+    return sf.try_validate_utf8((sf.col(VALUE) if body is None else body).cast("string"))

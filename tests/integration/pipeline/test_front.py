@@ -191,6 +191,16 @@ def test_every_body_is_a_good_row_or_a_bad_one_with_its_reason(spark: Any) -> No
     assert json_errors(rows, cases) == []
     assert rows[len(GOOD_JSON) - 1].at.astimezone(UTC) == datetime(2026, 1, 31, 23, tzinfo=UTC)
 
+    framed = JsonDecoder(StructType.fromDDL("id long"), framed=True)
+    bodies = [b'\0\0\0\0\1{"id": 7}', b'{"id": 7}', b"\0\0\0\0", b"\0\0\0\0\1", b"\0\0\0\0\1[]"]
+    assert [(row.id, row.mq_reason) for row in decoded(spark, framed, bodies)] == [
+        (7, None),
+        (None, "the body has no header of a schema registry"),
+        (None, "the body has no header of a schema registry"),
+        (None, "the body is not a JSON object"),
+        (None, "the body is not a JSON object"),
+    ]
+
     class Lenient(JsonDecoder):
         """Believes Spark's function alone."""
 
@@ -254,7 +264,8 @@ def test_avro_bodies_become_columns(spark: Any, tmp_path: Path) -> None:
     assert [row.i for row in rows] == list(range(len(bodies)))
     assert all(row.mq_reason and row.id is None for row in rows[1:])
     framed = spark.createDataFrame([(b"\0\0\0\0\1" + body,), (body,)], "mq_value binary")
-    found = decode(framed, attrs.evolve(spec, framing="confluent")).collect()
+    ids = attrs.evolve(spec, framing="confluent", schemas={"1": str(path)})
+    found = decode(framed, ids).collect()
     assert [(row.id, row.mq_reason) for row in found] == [
         (7, None),
         (None, "the body has no header of a schema registry"),

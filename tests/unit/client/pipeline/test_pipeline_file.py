@@ -32,6 +32,7 @@ MINIMAL: dict[str, Any] = {
 }
 
 
+FRAMED = {"format": "avro", "schema": __file__, "framing": "confluent"}
 MATCHES_ALL = {"name_server": "127.0.0.1:9876", "pattern": ".*"}
 
 
@@ -78,6 +79,7 @@ format = "protobuf"
 schema = "shop.desc"
 message = "shop.Order"
 framing = "confluent"
+schemas = { 7 = "v7.desc" }
 [[rules]]
 name = "amount"
 check = "amount > 0"
@@ -279,6 +281,19 @@ def test_what_is_no_pipeline_is_refused(
         ({"decode__schema": "x"}, "decode.schema"),
         ({"decode__message": "a.B"}, "decode.message"),
         ({"decode__framing": "confluent"}, "decode.framing"),
+        ({"decode__schemas": {"1": "x"}}, "decode.schemas"),
+        ({"decode__registry": "http://r"}, "decode.registry"),
+        ({"decode": FRAMED}, "decode.framing"),
+        (
+            {"decode": {**FRAMED, "schemas": {"1": __file__}, "registry_login": "a:b"}},
+            "decode.registry_login",
+        ),
+        ({"decode": {**FRAMED, "schemas": {"x": "a"}}}, "decode.schemas"),
+        ({"decode": {**FRAMED, "schemas": {"1": "none"}}}, "decode.schemas.1"),
+        (
+            {"decode": {**FRAMED, "schemas": {"1": __file__}, "registry": "http://r"}},
+            "decode.framing",
+        ),
         ({"rules": [{"name": "x"}]}, "rules[1]"),
         ({"rules": [{"check": "a", "keep": "b"}]}, "rules[1]"),
         ({"rules": [{"set": {}}]}, "rules[1].set"),

@@ -35,7 +35,6 @@ from triomq.client.pipeline.core.errors import ReadRefused, SchemaError
 from triomq.client.pipeline.core.schema_file import read_schema, write_schema
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody, batch_function
 from triomq.client.pipeline.decoders.avro import open_avro
-from triomq.client.pipeline.decoders.framing import unframed
 from triomq.client.pipeline.decoders.json import missing
 from triomq.client.pipeline.decoders.protobuf import find_message, open_protobuf
 from triomq.client.pipeline.infer import infer_bodies, newest_ranges
@@ -251,7 +250,7 @@ def avro_body(record: dict[str, Any], text: str) -> bytes:
 
 
 def test_avro_has_spark_s_types_and_values(tmp_path: Path) -> None:
-    decoder = open_avro(avro_schema(tmp_path, RECORD), "plain")
+    decoder = open_avro(avro_schema(tmp_path, RECORD))
     assert decoder.schema.simpleString() == (
         "struct<id:bigint,amount:decimal(9,2),at:timestamp,day:date,colour:string,other:string,"
         "ref:string,clock:int,tags:map<string,bigint>,lines:array<struct<sku:string>>,size:bigint>"
@@ -324,7 +323,7 @@ def test_a_value_that_arrow_cannot_hold_makes_one_row_bad(tmp_path: Path) -> Non
 )
 def test_avro_without_columns_is_refused(tmp_path: Path, schema: object, said: str) -> None:
     with pytest.raises(SchemaError, match=said):
-        open_avro(avro_schema(tmp_path, schema), "plain")
+        open_avro(avro_schema(tmp_path, schema))
 
 
 # --- Protobuf
@@ -402,7 +401,7 @@ def protobuf_body(values: dict[str, Any]) -> bytes:
 
 
 def test_protobuf_has_spark_s_types_and_values(tmp_path: Path) -> None:
-    decoder = open_protobuf(protobuf_file(tmp_path), "shop.Order", "plain")
+    decoder = open_protobuf(protobuf_file(tmp_path), "shop.Order")
     assert decoder.schema.simpleString() == (
         "struct<id:bigint,big:decimal(20,0),colour:string,at:timestamp,any:string,wrapped:string,"
         "names:array<string>,tags:map<string,bigint>,raw:binary,note:string>"
@@ -436,39 +435,16 @@ def test_a_message_that_cannot_be_a_table_is_refused(
     tmp_path: Path, message: str, said: str
 ) -> None:
     with pytest.raises(SchemaError, match=said):
-        open_protobuf(protobuf_file(tmp_path), message, "plain")
+        open_protobuf(protobuf_file(tmp_path), message)
 
 
 def test_what_is_no_descriptor_set_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.desc"
     path.write_bytes(b"message Order {}")
     with pytest.raises(SchemaError, match="not a complete descriptor set"):
-        open_protobuf(str(path), "Order", "plain")
+        open_protobuf(str(path), "Order")
     alone = FileDescriptorSet()
     alone.file.append(descriptors().file[-1])
     path.write_bytes(alone.SerializeToString())  # without --include_imports
     with pytest.raises(SchemaError, match="not a complete descriptor set"):
-        open_protobuf(str(path), "shop.Order", "plain")
-
-
-# --- framing
-
-
-def test_the_header_of_a_schema_registry_is_skipped() -> None:
-    header = b"\0\0\0\0\7"
-    assert unframed(header + b"body", "confluent", indexes=False) == b"body"
-    assert unframed(header + b"\0body", "confluent", indexes=True) == b"body"
-    assert unframed(header + b"\4\2\0body", "confluent", indexes=True) == b"body"
-    assert unframed(b"body", "plain", indexes=True) == b"body"
-    for bad in (b"", b"\0\0\0\0", b"\1\0\0\0\7x"):
-        with pytest.raises(BadBody, match="no header"):
-            unframed(bad, "confluent", indexes=False)
-    for bad in (
-        header,
-        header + b"\1",
-        header + b"\xff" * 12,
-        header + b"\4\2",
-        header + b"\xfe\xff\xff\xff\x0f",
-    ):
-        with pytest.raises(BadBody, match="damaged"):
-            unframed(bad, "confluent", indexes=True)
+        open_protobuf(str(path), "shop.Order")
