@@ -23,7 +23,7 @@ from processes import (
     our_broker,
     running,
     wait_registered,
-    write_broker_conf,
+    write_java_conf,
     write_logback,
 )
 
@@ -277,12 +277,11 @@ def java_master(
     """(address, process); ``java_broker`` has no process to kill."""
     port = port or free_port()
     write_logback(folder)
-    conf = write_broker_conf(
+    conf = write_java_conf(
         folder,
         NAME,
         namesrv,
         port,
-        haListenPort=port + 1,
         haSendHeartbeatInterval=500,
         brokerIP2="127.0.0.1",
         **{**MASTER, "inSyncReplicas": 2},
@@ -329,7 +328,6 @@ async def test_a_java_slave_acts_for_our_master(tmp_path: Path) -> None:
                 NAME,
                 namesrv,
                 port,
-                haListenPort=port + 1,
                 haSendHeartbeatInterval=500,
                 **MASTER,
             )
@@ -361,7 +359,6 @@ async def test_a_java_slave_acts_for_our_master(tmp_path: Path) -> None:
                             NAME,
                             namesrv,
                             port,
-                            haListenPort=port + 1,
                             haSendHeartbeatInterval=500,
                             **MASTER,
                         )

@@ -23,7 +23,7 @@ from processes import (
     our_broker,
     running,
     wait_registered,
-    write_broker_conf,
+    write_java_conf,
     write_logback,
 )
 
@@ -64,9 +64,7 @@ def broker_on(
     port = processes.free_port(span=2)
     home = folder / f"java-{port}"
     write_logback(home)
-    conf = write_broker_conf(
-        home, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store, **LIGHT
-    )
+    conf = write_java_conf(home, NAME, namesrv, port, storePathRootDir=store, **LIGHT)
     with running(
         java_command(
             version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home

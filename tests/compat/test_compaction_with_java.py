@@ -16,7 +16,7 @@ from processes import (
     our_broker,
     running,
     wait_registered,
-    write_broker_conf,
+    write_java_conf,
     write_logback,
 )
 
@@ -37,12 +37,11 @@ KEYS = tuple(f"key {number}" for number in range(5))
 def java_broker_on(folder: Path, namesrv: str, store: Path) -> Iterator[subprocess.Popen[bytes]]:
     port = processes.free_port(span=2)
     write_logback(folder)
-    conf = write_broker_conf(
+    conf = write_java_conf(
         folder,
         NAME,
         namesrv,
         port,
-        haListenPort=port + 1,
         storePathRootDir=store,
         compactionMappedFileSize=LOG_BYTES,
         compactionCqMappedFileSize=QUEUE_BYTES,

@@ -15,7 +15,7 @@ import processes
 import pytest
 import trio
 from brokers import BrokerPeer
-from processes import free_port, java_command, running, write_broker_conf, write_logback
+from processes import free_port, java_command, running, write_java_conf, write_logback
 
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.connector import Connector, ConnectorConfig
@@ -49,9 +49,7 @@ def java_replica(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A Java broker in controller mode; it listens only when it has a role."""
     write_logback(folder)
-    conf = write_broker_conf(
-        folder, NAME, namesrv, port, haListenPort=port + 1, controllerAddr=controller, **SETTINGS
-    )
+    conf = write_java_conf(folder, NAME, namesrv, port, controllerAddr=controller, **SETTINGS)
     command = java_command(
         JAVA, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder
     )

@@ -94,9 +94,7 @@ def java_ipv6_servers(version: str, folder: Path) -> Iterator[str]:
         port = processes.free_port()
         home, namesrv = folder / "broker", address.replace("127.0.0.1", "[::1]")
         processes.write_logback(home)
-        conf = processes.write_broker_conf(
-            home, "broker-java", namesrv, port, brokerIP1="[::1]", haListenPort=port + 1
-        )
+        conf = processes.write_java_conf(home, "broker-java", namesrv, port, brokerIP1="[::1]")
         command = processes.java_command(
             version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=home
         )

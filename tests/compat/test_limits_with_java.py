@@ -17,7 +17,7 @@ from processes import (
     our_broker,
     running,
     wait_registered,
-    write_broker_conf,
+    write_java_conf,
     write_logback,
 )
 
@@ -109,9 +109,7 @@ def test_the_same_messages_are_stored_and_refused(tmp_path: Path) -> None:
     home, port = tmp_path / "java", processes.free_port(span=2)
     write_logback(home)
     with processes.our_name_server(tmp_path / "namesrv") as namesrv:
-        conf = write_broker_conf(
-            home, "broker-java", namesrv, port, haListenPort=port + 1, maxMessageSize=BODY_MAX
-        )
+        conf = write_java_conf(home, "broker-java", namesrv, port, maxMessageSize=BODY_MAX)
         with (
             our_broker(tmp_path / "ours", "broker-ours", namesrv, maxMessageSize=BODY_MAX) as (
                 address,

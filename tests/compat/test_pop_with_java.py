@@ -73,9 +73,7 @@ def broker_on(
         return
     port = processes.free_port(span=2)
     processes.write_logback(folder)
-    conf = processes.write_broker_conf(
-        folder, "broker-a", namesrv, port, haListenPort=port + 1, storePathRootDir=store
-    )
+    conf = processes.write_java_conf(folder, "broker-a", namesrv, port, storePathRootDir=store)
     main = "org.apache.rocketmq.broker.BrokerStartup"
     command = processes.java_command("5.5.0", main, "-c", str(conf), home=folder)
     with processes.running(command, folder / "broker.log", port=port) as process:

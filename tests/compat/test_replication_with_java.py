@@ -20,7 +20,7 @@ from processes import (
     our_broker,
     running,
     wait_registered,
-    write_broker_conf,
+    write_java_conf,
     write_logback,
 )
 from topic_reader import read_topic
@@ -53,9 +53,7 @@ def java_broker_of(
     version: str, folder: Path, namesrv: str, port: int, **settings: object
 ) -> Iterator[subprocess.Popen[bytes]]:
     write_logback(folder)
-    conf = write_broker_conf(
-        folder, NAME, namesrv, port, haListenPort=port + 1, **SMALL, **settings
-    )
+    conf = write_java_conf(folder, NAME, namesrv, port, **SMALL, **settings)
     command = java_command(
         version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder
     )
@@ -67,7 +65,7 @@ def java_broker_of(
 def our_broker_of(
     folder: Path, namesrv: str, port: int, **settings: object
 ) -> Iterator[subprocess.Popen[bytes]]:
-    with our_broker(folder, NAME, namesrv, port, haListenPort=port + 1, **SMALL, **settings) as (
+    with our_broker(folder, NAME, namesrv, port, **SMALL, **settings) as (
         _,
         process,
     ):

@@ -18,7 +18,7 @@ from processes import (
     our_broker,
     running,
     wait_registered,
-    write_broker_conf,
+    write_java_conf,
     write_logback,
 )
 
@@ -52,8 +52,8 @@ def our_broker_on(folder: Path, namesrv: str, store: Path) -> Iterator[subproces
 def java_broker_on(folder: Path, namesrv: str, store: Path) -> Iterator[subprocess.Popen[bytes]]:
     port = processes.free_port(span=2)
     write_logback(folder)
-    conf = write_broker_conf(
-        folder, NAME, namesrv, port, haListenPort=port + 1, storePathRootDir=store
+    conf = write_java_conf(
+        folder, NAME, namesrv, port, storePathRootDir=store, timerFlushIntervalMs=1000
     )
     command = java_command(
         JAVA, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder

@@ -321,7 +321,7 @@ def java_broker(version: str, folder: Path, namesrv: str, define: list[str]) -> 
     """
     port = processes.free_port(span=2)
     processes.write_logback(folder)
-    conf = processes.write_broker_conf(folder, "broker-java", namesrv, port, haListenPort=port + 1)
+    conf = processes.write_java_conf(folder, "broker-java", namesrv, port)
     command = java_command(
         version,
         "org.apache.rocketmq.broker.BrokerStartup",

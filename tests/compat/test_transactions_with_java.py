@@ -76,9 +76,7 @@ def broker_on(
         return
     port = processes.free_port(span=2)
     processes.write_logback(folder)
-    conf = processes.write_broker_conf(
-        folder, NAME, namesrv, port, haListenPort=port + 1, **settings
-    )
+    conf = processes.write_java_conf(folder, NAME, namesrv, port, **settings)
     command = java_command(
         version, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder
     )
