@@ -60,6 +60,18 @@ class Lane:
     apart: bool = False
 
 
+def modules_naming(mark: str) -> tuple[str, ...]:
+    """The modules of tests that have this mark, without those in ``tests/compat``. The import of
+    all others takes 20 seconds of processor time, and is for the lane ``fast`` alone; the
+    plugin ``ci_rules`` refuses a mark that a module does not name.
+    """
+    return tuple(
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if f"mark.{mark}" in path.read_text() and path.parent.name != "compat"
+    )
+
+
 def selection(name: str, marks: str, *options: str) -> tuple[str, ...]:
     """The command of a lane of tests, whose marks are ``marks`` without what CI leaves out."""
     records = (
@@ -75,36 +87,53 @@ def with_peers(name: str, marks: str, *options: str) -> tuple[str, ...]:
     return selection(name, marks, record, *options)
 
 
-def peers(name: str, left_out: str, folder: str) -> tuple[str, ...]:
+def peers(name: str, left_out: str, *more: str) -> tuple[str, ...]:
     """Half of the tests with peers: two lanes that wait for Java more than for a processor.
 
-    ``left_out``: the first letters of modules of the other half.
+    ``left_out``: the first letters of modules of the other half; ``more``: modules elsewhere.
     """
     modules = f"--ignore-glob=*/compat/test_{left_out}*.py"
-    return with_peers(name, "compat and not spark", modules, folder)
+    return with_peers(name, "compat and not spark", modules, "tests/compat", *more)
 
 
 CI = (
+    Lane("byte-code", (sys.executable, "-m", "pytest", "--collect-only", "-qq", "tests")),
     Lane("check", ("make", "check")),
     Lane("install-peers", ("make", "peers")),
     Lane(
         "fast",
         selection("fast", "not compat and not slow and not spark", *SIDE_BY_SIDE, *CHECKED),
         ports="23500-27499",
+        after=("byte-code",),  # else each of its workers compiles every module
     ),
-    Lane("peers", peers("peers", "[n-z]", "tests"), ports="15010-17249", after=("install-peers",)),
-    Lane("spark", with_peers("spark", "spark"), ports="29500-31999", after=("install-peers",)),
+    Lane(
+        "peers",
+        peers("peers", "[n-z]", *modules_naming("compat")),
+        ports="15010-17249",
+        after=("install-peers",),
+    ),
+    Lane(
+        "spark",
+        with_peers("spark", "spark", "tests/compat", *modules_naming("spark")),
+        ports="29500-31999",
+        after=("install-peers",),
+    ),
     Lane(
         "peers-more",
-        peers("peers-more", "[a-m]", "tests/compat"),
+        peers("peers-more", "[a-m]"),
         ports="17250-19499",
         after=("install-peers",),
     ),
     Lane("fuzz", ("make", "fuzz")),  # fills the place until the peers are installed
     Lane(
         "slow",
-        selection("slow", "slow and not compat and not spark", "-n", "2", "--dist", "loadfile"),
+        selection(
+            "slow",
+            "slow and not compat and not spark",
+            *("-n", "2", "--dist", "loadfile", *modules_naming("slow")),
+        ),
         ports="27500-29499",
+        after=("byte-code",),
     ),
     Lane("pythons", ("make", "test-pythons")),
     Lane("site", ("make", "site")),

@@ -92,7 +92,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Our own programs get no second try, nor do tests marked ``loss``: a loss that is seen once is a
     loss. One with Spark is tried again where Spark failed before anything was counted.
+
+    Lanes find their modules by the text of a mark (``modules_naming`` of ``tests/lanes.py``).
     """
+    marked = {
+        (item.path, mark)
+        for item in items
+        for mark in ("compat", "slow", "spark")
+        if item.get_closest_marker(mark) and item.path.parent.name != "compat"
+    }
+    for path, mark in marked:
+        if f"mark.{mark}" not in path.read_text():
+            raise pytest.UsageError(f"{path} does not name pytest.mark.{mark}: no lane finds it")
     if config.getoption("--again"):
         for item in items:
             loss = item.get_closest_marker(LOSS) is not None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import itertools
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -140,14 +142,22 @@ def test_a_lane_that_lost_a_message_runs_no_test_once_more(
 
 
 def expression_of(command: tuple[str, ...]) -> Expression | None:
-    return Expression.compile(command[command.index("-m", 3) + 1]) if "pytest" in command else None
+    marks = command[command.index("-m", 3) + 1] if "-m" in command[3:] else None
+    return Expression.compile(marks) if marks else None
 
 
-def modules_of(command: tuple[str, ...]) -> list[Path]:
+def modules_in(folder: Path) -> list[Path]:
+    return list(folder.rglob("test_*.py"))
+
+
+def modules_of(command: tuple[str, ...]) -> set[Path]:
     """The modules that a lane of peers collects."""
     ignored = next(word for word in command if word.startswith("--ignore-glob=")).partition("=")[2]
-    found = (lanes.ROOT / command[-1]).rglob("test_*.py")
-    return [path for path in found if not fnmatch.fnmatch(str(path), ignored)]
+    named = [ROOT / word for word in command[command.index("tests/compat") :]]
+    found = [
+        path for each in named for path in (each.rglob("test_*.py") if each.is_dir() else [each])
+    ]
+    return {path for path in found if not fnmatch.fnmatch(str(path), ignored)}
 
 
 def test_each_test_runs_in_exactly_one_lane() -> None:
@@ -164,14 +174,25 @@ def test_each_test_runs_in_exactly_one_lane() -> None:
                 continue
             names = [name for name, each in chosen if each.evaluate(lambda mark: mark in marks)]  # noqa: B023
             assert len(names) == 1 or names == ["peers", "peers-more"], (marks, names)
-    halves = [
-        set(map(str, modules_of(lane.command)))
-        for lane in lanes.CI
-        if lane.name.startswith("peers")
-    ]
-    assert halves[0] | halves[1] == set(map(str, (lanes.ROOT / "tests").rglob("test_*.py")))
-    assert not {path for path in halves[0] & halves[1] if "/compat/" in path}
-    assert not {path for path in halves[1] if "/compat/" not in path}
+    halves = [modules_of(lane.command) for lane in lanes.CI if lane.name.startswith("peers")]
+    elsewhere = {ROOT / path for path in lanes.modules_naming("compat")}
+    assert halves[0] | halves[1] == {*(ROOT / "tests" / "compat").rglob("test_*.py"), *elsewhere}
+    assert halves[0] & elsewhere == elsewhere
+    assert not halves[0] & halves[1]
+
+
+@pytest.mark.parametrize(("text", "code"), [("pytest.mark.slow", 0), ("a_mark", 4)])
+def test_a_mark_that_its_module_does_not_name_is_refused(
+    tmp_path: Path, text: str, code: int
+) -> None:
+    """No lane would find it."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    test = f"import pytest\na_mark = getattr(pytest.mark, 'slow')\n@{text}\ndef test(): pass\n"
+    (tmp_path / "test_one.py").write_text(test)
+    words = (sys.executable, "-m", "pytest", "-q", "-p", "ci_rules", "-p", "no:triomq")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support")}
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
 
 
 def test_the_outcome_of_a_night_is_a_file_that_features_read(
@@ -211,4 +232,6 @@ def test_an_unknown_lane_is_refused_with_the_known_ones(
     monkeypatch.setattr(sys, "argv", ["lanes.py", "--only", "faast"])
     with pytest.raises(SystemExit):
         lanes.main()
-    assert "no lane faast; there are check, install-peers, fast" in capsys.readouterr().err
+    assert (
+        "no lane faast; there are byte-code, check, install-peers, fast" in capsys.readouterr().err
+    )
