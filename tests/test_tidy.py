@@ -45,8 +45,8 @@ PURE = (
         f"remoting/grpc/{name}.py"
         for name in (
             *("call_head", "call_statistics", "frame_budgets", "frames", "grpc_settings"),
-            *("header_decoder", "header_encoder", "http2_connection", "http2_session", "liveness"),
-            *("message_reader", "status"),
+            *("header_decoder", "header_encoder", "header_entry", "http2_connection"),
+            *("http2_session", "liveness", "message_reader", "status"),
         )
     ),
     *(

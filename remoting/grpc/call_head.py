@@ -8,13 +8,13 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 import attrs
 
 from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.grpc.header_entry import HeaderEntry, HeaderKind
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
 
 ENCODINGS = ("identity", "gzip")
@@ -22,10 +22,16 @@ ENCODINGS = ("identity", "gzip")
 ACCEPTED = ("grpc-accept-encoding", ",".join(ENCODINGS))
 _TIMEOUT_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT_DIGITS_MAX = 8
-_NOT_IN_NAMES = re.compile(rb"[^!-@\[-~]")
-_NOT_IN_VALUES = re.compile(rb"[\0\r\n]")
 _NOT_METADATA = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding"})
-_NOT_FOR_HANDLERS = frozenset({b"te", b"grpc-accept-encoding"})
+
+# An attribute of an enum is looked up by name at each use.
+_METADATA, _PATH, _METHOD = HeaderKind.METADATA, HeaderKind.PATH, HeaderKind.METHOD
+_CONTENT_TYPE, _TIMEOUT, _ENCODING, _FORBIDDEN = (
+    HeaderKind.CONTENT_TYPE,
+    HeaderKind.TIMEOUT,
+    HeaderKind.ENCODING,
+    HeaderKind.FORBIDDEN,
+)
 
 
 class NotGrpc(RemotingError):
@@ -63,40 +69,29 @@ class CallHead:
             return None
 
 
-def checked_size(headers: Sequence[tuple[bytes, bytes]]) -> int:
-    """Return the size of a header list as RFC 9113 counts it, in section 6.5.2.
-
-    Raises: NotGrpc for characters that RFC 9113 forbids, in section 8.2.1: handlers log metadata.
-    """
-    names = b"".join([name for name, _ in headers])
-    values = b"".join([value for _, value in headers])
-    if _NOT_IN_NAMES.search(names) or _NOT_IN_VALUES.search(values):
-        raise NotGrpc(HTTPStatus.BAD_REQUEST, "a header has a forbidden character")
-    return len(names) + len(values) + 32 * len(headers)
-
-
-def read_head(headers: Iterable[tuple[bytes, bytes]]) -> CallHead:
+def read_head(headers: Iterable[HeaderEntry]) -> CallHead:
     """Read the headers of a request; names are in lower case, as HTTP/2 demands.
 
     Raises: NotGrpc; CallFailed for an encoding or a deadline that cannot be read.
     """
-    method = path = content_type = timeout = encoding = b""
+    path = ""
+    method = content_type = timeout = encoding = b""
     metadata: dict[str, str] = {}
-    for name, value in headers:
-        if name[:1] == b":":
-            if name == b":path":
-                path = value
-            elif name == b":method":
-                method = value
-        elif name == b"content-type":
-            content_type = value
-        elif name == b"grpc-timeout":
-            timeout = value
-        elif name == b"grpc-encoding":
-            encoding = value
-        elif name not in _NOT_FOR_HANDLERS:
-            key, text = name.decode("latin-1"), value.decode("latin-1")
+    for _, value, key, text, _, kind in headers:
+        if kind is _METADATA:
             metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
+        elif kind is _PATH:
+            path = text
+        elif kind is _METHOD:
+            method = value
+        elif kind is _CONTENT_TYPE:
+            content_type = value
+        elif kind is _TIMEOUT:
+            timeout = value
+        elif kind is _ENCODING:
+            encoding = value
+        elif kind is _FORBIDDEN:
+            raise NotGrpc(HTTPStatus.BAD_REQUEST, "a header has a forbidden character")
     if method != b"POST":
         raise NotGrpc(HTTPStatus.METHOD_NOT_ALLOWED, "a gRPC call is a POST")
     if not _is_grpc(content_type):
@@ -113,12 +108,12 @@ def read_head(headers: Iterable[tuple[bytes, bytes]]) -> CallHead:
                 (ACCEPTED,),
             )
         gzip = True
-    return CallHead(
-        path.decode("latin-1"), read_timeout(timeout) if timeout else math.inf, gzip, metadata
-    )
+    return CallHead(path, read_timeout(timeout) if timeout else math.inf, gzip, metadata)
 
 
 def _is_grpc(content_type: bytes) -> bool:
+    if content_type == b"application/grpc":
+        return True
     base = content_type.partition(b";")[0].strip().lower()
     return base in {b"application/grpc", b"application/grpc+proto"}
 

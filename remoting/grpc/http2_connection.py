@@ -47,6 +47,7 @@ from triomq.remoting.grpc.frames import (
 )
 from triomq.remoting.grpc.header_decoder import HeaderBlockError, HeaderDecoder, HeadersTooLong
 from triomq.remoting.grpc.header_encoder import HeaderEncoder
+from triomq.remoting.grpc.header_entry import HeaderEntry
 
 DEFAULT_WINDOW = 65_535
 FRAME_BYTES_MIN = 16_384
@@ -77,10 +78,11 @@ class Http2Stream:
 
 @attrs.define
 class HeadersReceived:
-    """A client has opened a stream."""
+    """A client has opened a stream. ``size``: of its headers, as RFC 9113 counts it."""
 
     stream: Http2Stream
-    headers: Headers
+    headers: Sequence[HeaderEntry]
+    size: int
 
 
 @attrs.define
@@ -252,7 +254,7 @@ class Http2Connection:
     ) -> StreamEvent | None:
         # Read in every case: the table of the decoder must follow that of the client.
         try:
-            headers = self._decoder.decode(bytes(block))
+            headers, size = self._decoder.decode(bytes(block))
         except HeadersTooLong:
             raise self.budgets.headers_too_long() from None
         except HeaderBlockError as error:
@@ -263,7 +265,7 @@ class Http2Connection:
                 number, self._stream_window, self.announced.stream_window_bytes, ended=ends
             )
             self._streams[number] = stream
-            return HeadersReceived(stream, headers)
+            return HeadersReceived(stream, headers, size)
         known = self._streams.get(number)
         if known is None:
             self.budgets.was_reset(now)

@@ -25,7 +25,7 @@ from http import HTTPStatus
 
 import attrs
 
-from triomq.remoting.grpc.call_head import CallHead, NotGrpc, checked_size, read_head
+from triomq.remoting.grpc.call_head import CallHead, NotGrpc, read_head
 from triomq.remoting.grpc.frame_budgets import FrameBudgets, always
 from triomq.remoting.grpc.frames import NUMBER_MAX, ErrorCode, SessionRefused
 from triomq.remoting.grpc.header_encoder import HeaderEncoder
@@ -204,7 +204,7 @@ class Http2Session:
             self._pump_all()
 
     def _call_started(self, event: HeadersReceived) -> None:
-        stream, headers = event.stream, event.headers
+        stream, size = event.stream, event.size
         if self.draining:
             self._http2.reset(stream, ErrorCode.REFUSED_STREAM)
             return
@@ -214,7 +214,7 @@ class Http2Session:
             self.budgets.was_reset(self._now)
             return
         try:
-            if (size := checked_size(headers)) > self._header_bytes_max:
+            if size > self._header_bytes_max:
                 self.limits.note("header_bytes_max")
                 raise CallFailed(
                     GrpcStatus.RESOURCE_EXHAUSTED,
@@ -222,7 +222,7 @@ class Http2Session:
                     f" {self._header_bytes_max}; send less metadata, or raise"
                     f" {self.limits.name('header_bytes_max')}",
                 )
-            head = read_head(headers)
+            head = read_head(event.headers)
         except CallFailed as error:
             self._http2.end(stream, (_OK, _CONTENT_TYPE, *_trailers(error)))
         except NotGrpc as error:

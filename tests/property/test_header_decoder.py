@@ -1,4 +1,6 @@
-"""Blocks of headers: our decoder gives what hpack's gives, and refuses what it refuses."""
+"""Blocks of headers: our decoder gives what hpack's gives, and refuses what it refuses; an entry of
+the table is what the same header is when it is read alone.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from triomq.remoting.grpc.header_decoder import (
     HeaderDecoder,
     HeadersTooLong,
 )
+from triomq.remoting.grpc.header_entry import header_entry
 
 LIST_BYTES_MAX = 2000
 NAMES = st.sampled_from([b":path", b":method", b"te", b"x-mq-request-id", b"content-type"])
@@ -34,7 +37,7 @@ def test_what_hpack_encodes(blocks: list) -> None:
         if size is not None:
             encoder.header_table_size = size
         block = encoder.encode(headers, huffman=huffman)
-        assert decoder.decode(block) == [(name, value) for name, value, _ in headers]
+        assert read_by_us(decoder, block) == [(name, value) for name, value, _ in headers]
 
 
 PIECES = st.sampled_from(
@@ -70,7 +73,11 @@ def read_by_hpack(decoder: Decoder, block: bytes) -> list[tuple[bytes, bytes]] |
 
 def read_by_us(decoder: HeaderDecoder, block: bytes) -> list[tuple[bytes, bytes]] | str:
     try:
-        return decoder.decode(block)
+        headers, size = decoder.decode(block)
+        for header in headers:
+            assert header == header_entry(header.name, header.value)
+        assert size == sum(header.size for header in headers)
+        return [(header.name, header.value) for header in headers]
     except HeadersTooLong:
         return "too long"
     except HeaderBlockError:
@@ -90,8 +97,8 @@ def test_any_bytes_are_read_or_refused_as_by_hpack(blocks: list[bytes]) -> None:
 
 def test_an_entry_larger_than_the_table_empties_it() -> None:
     decoder = HeaderDecoder(1 << 20)
-    assert decoder.decode(b"\x40\x01a\x01b\xbe") == [(b"a", b"b")] * 2
+    assert read_by_us(decoder, b"\x40\x01a\x01b\xbe") == [(b"a", b"b")] * 2
     large = b"\x40\x01c\x7f\x81\x1f" + b"y" * 4096
-    assert decoder.decode(large) == [(b"c", b"y" * 4096)]
+    assert read_by_us(decoder, large) == [(b"c", b"y" * 4096)]
     with pytest.raises(HeaderBlockError, match="names no entry"):
         decoder.decode(b"\xbe")

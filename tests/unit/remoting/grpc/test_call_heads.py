@@ -9,11 +9,12 @@ import pytest
 
 from triomq.remoting.grpc.call_head import (
     NotGrpc,
-    checked_size,
     read_head,
     read_timeout,
     require_trailer,
 )
+from triomq.remoting.grpc.header_decoder import HeaderDecoder
+from triomq.remoting.grpc.header_entry import header_entry
 from triomq.remoting.grpc.status import (
     STATUS_TEXT_BYTES_MAX,
     CallFailed,
@@ -34,7 +35,7 @@ BASE = {
 
 def head_of(*more: tuple[bytes, bytes], **changed: bytes):
     headers = BASE | {name.replace("_", "-").encode(): value for name, value in changed.items()}
-    return read_head([*headers.items(), *more])
+    return read_head([header_entry(*header) for header in (*headers.items(), *more)])
 
 
 @pytest.mark.parametrize(
@@ -129,8 +130,11 @@ def test_encodings() -> None:
 
 
 def test_the_size_of_headers_is_that_of_the_rfc() -> None:
-    assert checked_size([(b"a", b"bc"), (b"d", b"")]) == 3 + 32 + 1 + 32
-    assert checked_size([(b":path", b"/a"), (b"x-a.b_c", b"\xc3\xbc\t ~")]) > 64
+    assert header_entry(b"a", b"bc").size == 3 + 32
+    block = b"\x00\x01a\x02bc" + b"\x40\x01d\x00" + b"\xbe"
+    headers, size = HeaderDecoder(1000).decode(block)
+    assert [header[:2] for header in headers] == [(b"a", b"bc"), (b"d", b""), (b"d", b"")]
+    assert size == 3 + 32 + 2 * (1 + 32)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +146,30 @@ def test_the_size_of_headers_is_that_of_the_rfc() -> None:
 )
 def test_forbidden_characters_of_headers(header: tuple[bytes, bytes]) -> None:
     with pytest.raises(NotGrpc) as caught:
-        checked_size([(b":path", b"/a"), header])
+        head_of(header)
     assert caught.value.status is HTTPStatus.BAD_REQUEST
+
+
+def test_a_name_of_the_table_is_checked_again_with_each_value() -> None:
+    """``x: (line feed)``, then ``x: good`` and ``x: (NUL)``, which name the first by its number."""
+    decoder = HeaderDecoder(1000)
+    for block, forbidden in (
+        (b"\x40\x01x\x01\n", True),
+        (b"\x7e\x04good", False),
+        (b"\x7e\x01\0", True),
+        (b"\xbf", False),
+        (b"\xbe", True),
+        (b"\x40\x01X\x01v", True),
+        (b"\x7e\x01w", True),
+    ):
+        headers, _ = decoder.decode(block)
+        entries = [header_entry(*header) for header in BASE.items()] + headers
+        try:
+            assert read_head(entries).metadata["x"] == "good"
+        except NotGrpc:
+            assert forbidden, block
+        else:
+            assert not forbidden, block
 
 
 @pytest.mark.parametrize(
