@@ -40,7 +40,7 @@ def open_parts(
         (config.broker_ip, port),
     )
     access = None if services.notes is None else CallAccess(services.notes)
-    service = GrpcMessaging(cluster, config.endpoint.messaging, access=access)
+    service = GrpcMessaging(cluster, config.endpoint.messaging, access=access, direct=cluster)
     grpc = GrpcServer(
         service.table(),
         config.endpoint.grpc,

@@ -7,7 +7,7 @@ proxy/…/service/route/LocalTopicRouteService.java, service/message/LocalMessag
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,23 +15,34 @@ import attrs
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
-from triomq.remoting.messaging.cluster import Spawn, TakeRequest
+from triomq.remoting.messaging.cluster import DirectRequest, Sendable, Spawn, TakeRequest
 from triomq.remoting.messaging.known_clients import CALL_CREDENTIALS, CALL_PEER
-from triomq.remoting.messaging.route_answers import endpoints
+from triomq.remoting.messaging.route_answers import accepted_types, endpoints
+from triomq.remoting.messaging.routing import message_type
 from triomq.remoting.messaging.service import answer_to_broker
 from triomq.remoting.messaging.status_codes import Refused, refused_by_broker
+from triomq.remoting.messaging.writable_queues import WritableQueues
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
-from triomq.remoting.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRoute
+from triomq.remoting.protocol.bodies.route import (
+    MASTER_ID,
+    PERM_WRITE,
+    BrokerData,
+    QueueData,
+    TopicRoute,
+)
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request
 from triomq.remoting.protocol.headers.client import UnregisterClientHeader
+from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.local_connection import LocalConnection
 from triomq.remoting.server.server import Server
 
 HEARTBEAT_SECONDS = 3.0
+SENDABLE_KEPT = 4096
+"""topics"""
 CONNECTIONS_KEPT = 4
 """of one client, beyond those with requests. Idle ones end by themselves, two minutes later."""
 
@@ -109,8 +120,11 @@ class LocalLink:
         return command
 
     def _open(self) -> LocalConnection:
-        """Return the connection of the address of this call."""
-        peer = CALL_PEER.get(self.peer)
+        """Return the connection of the address of this task's call."""
+        return self.connection(CALL_PEER.get(self.peer))
+
+    def connection(self, peer: tuple[str, int]) -> LocalConnection:
+        """Return the connection for calls from an address. Checkpoint: never."""
         found = self._connections.get(peer)
         if found is None or found.closed:
 
@@ -162,6 +176,9 @@ class LocalCluster:
     broker_name: str
     address: str
     endpoint: tuple[str, int]
+    _sendable: dict[str, Sendable] = attrs.field(factory=dict, init=False)
+    """of topics as they were at ``_generation``"""
+    _generation: int = attrs.field(default=-1, init=False)
 
     @property
     def verifies_signatures(self) -> bool:
@@ -189,6 +206,44 @@ class LocalCluster:
 
     async def topic(self, topic: str) -> TopicConfig | None:
         return self.topics.find(topic)
+
+    # Requests as objects
+
+    @property
+    def usable(self) -> bool:
+        """Whether no hook reads local requests; access is checked at the call."""
+        return all(isinstance(hook, AccessCheck) for hook in self.server.config.request_hooks)
+
+    def sendable(self, topic: str) -> Sendable | None:
+        """Return what a topic takes, None if it takes nothing. Checkpoint: never."""
+        if self._generation != self.topics.generation:
+            self._generation = self.topics.generation
+            self._sendable.clear()
+        found = self._sendable.get(topic)
+        if found is not None:
+            return found
+        config = self.topics.find(topic)
+        if config is None or not config.perm & PERM_WRITE or config.write_queue_count <= 0:
+            return None
+        if len(self._sendable) >= SENDABLE_KEPT:
+            self._sendable.clear()
+        queues = WritableQueues([(self.broker_name, config.write_queue_count)])
+        found = self._sendable[topic] = Sendable(queues, accepted_types(message_type(config)))
+        return found
+
+    def submit(self, requests: Sequence[DirectRequest]) -> None:
+        """Hand the requests of one step to the handlers. Checkpoint: never."""
+        made = []
+        for request in requests:
+            assert isinstance(request.link, LocalLink)
+            connection = request.link.connection(request.peer)
+            made.append(
+                connection.request(
+                    request.code, request.header, request.body, request.language, request.answered
+                )
+            )
+        if made:
+            connection.codec.submit(made)
 
     async def group(self, group: str) -> SubscriptionGroupConfig | None:
         return self.groups.find(group)

@@ -3,7 +3,8 @@
 ::
 
     run ─┬ grpc-writer          sends what the session has, one batch for each turn of the loop
-         └ calls ── × grpc-call the handlers; the reader runs in ``run`` itself
+         └ calls ── × grpc-call the handlers; the reader runs in ``run`` itself, and the batches
+                                of calls without a task run in it
 
 The reader stops when the client closes, violates the protocol or runs into a limit, and when the
 server stops. Then all calls are cancelled, and what is left to send gets ``FLUSH_SECONDS``.
@@ -23,6 +24,7 @@ from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.grpc.call_head import CallHead
 from triomq.remoting.grpc.call_statistics import UNKNOWN_PATH, CallCounters
+from triomq.remoting.grpc.calls import BatchedCall, TaskCall, deadline_failure
 from triomq.remoting.grpc.frame_budgets import AddressResets
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.http2_session import (
@@ -32,7 +34,7 @@ from triomq.remoting.grpc.http2_session import (
     Http2Session,
 )
 from triomq.remoting.grpc.liveness import LifeSign, Liveness
-from triomq.remoting.grpc.methods import CallContext, Method, MethodTable
+from triomq.remoting.grpc.methods import CallContext, MethodTable, UnaryBatch, decoded
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.connection import BytesFilter
@@ -62,57 +64,6 @@ class GrpcShared:
 
 
 @attrs.define(eq=False)
-class _Call:
-    """A call and its handler: the ``MessagePipe`` of its method."""
-
-    number: int
-    method: Method
-    context: CallContext
-    connection: GrpcConnection
-    began_at: float
-    scope: trio.CancelScope
-    failure: CallFailed | None = None
-    """why this side cancels it; None: the deadline"""
-    gone: bool = False
-    """whether the session has forgotten it"""
-    _lot: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-
-    def wake(self) -> None:
-        self._lot.unpark_all()
-
-    def expect_request(self) -> None:
-        self.connection.session.expect_request(self.number)
-
-    async def receive(self) -> bytes | None:
-        connection, number = self.connection, self.number
-        session = connection.session
-        while True:
-            await self._require_open()
-            message = session.take_message(number)
-            if message is not None:
-                connection.flush()  # the windows may be wider
-                return message
-            if session.requests_ended(number):
-                return None
-            await self._lot.park()
-
-    async def send(self, message: bytes) -> None:
-        connection, number = self.connection, self.number
-        await self._require_open()
-        framed = connection.session.send_message(number, message)
-        connection.flush()
-        while not framed:
-            await self._lot.park()
-            await self._require_open()
-            framed = not connection.session.has_waiting(number)
-
-    async def _require_open(self) -> None:
-        if self.gone:
-            await trio.lowlevel.checkpoint()  # raises Cancelled, but for a shielded handler
-            raise CallFailed(GrpcStatus.CANCELLED, "the call has ended")
-
-
-@attrs.define(eq=False)
 class GrpcConnection:
     """One client. ``filter``: between socket and HTTP/2, where the port has TLS or PROXY headers.
 
@@ -127,7 +78,7 @@ class GrpcConnection:
     close_reason: str = attrs.field(default="", init=False)
     session: Http2Session = attrs.field(init=False)
     _liveness: Liveness = attrs.field(init=False)
-    _calls: dict[int, _Call] = attrs.field(factory=dict, init=False)
+    _calls: dict[int, TaskCall | BatchedCall] = attrs.field(factory=dict, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _writer: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -152,7 +103,7 @@ class GrpcConnection:
 
     @property
     def calls(self) -> int:
-        """How many handlers run."""
+        """How many calls have no answer yet."""
         return len(self._calls)
 
     async def run(self) -> None:
@@ -241,19 +192,23 @@ class GrpcConnection:
         self.flush()
 
     def _dispatch(self, now: float) -> None:
-        """Start, wake and end handlers."""
+        """Start, wake and end handlers; run batches of calls whose requests are whole."""
+        batches: dict[UnaryBatch, list[BatchedCall]] = {}
         for event in self.session.take_events():
             if isinstance(event, CallStarted):
                 self._start(event.call, event.head, now)
-                continue
-            call = self._calls.get(event.call)
-            if call is None:
-                continue
-            if isinstance(event, CallEnded):
-                call.gone = True
-                call.scope.cancel()
+                call = self._calls.get(event.call)
             else:
+                call = self._calls.get(event.call)
+                if isinstance(event, CallEnded) and call is not None:
+                    self._lose(call)
+                    continue
+            if isinstance(call, BatchedCall):
+                self._advance(call, batches)
+            elif call is not None:
                 call.wake()
+        for batch, calls in batches.items():
+            self._run_batch(batch, calls)
         if self.session.peer_leaves and not self._calls:
             self.end("the client leaves")
 
@@ -269,15 +224,88 @@ class GrpcConnection:
         if self._nursery is None:
             self.session.reset(number)
             return
-        deadline = now + head.timeout_seconds
-        context = CallContext(head, self.peer, deadline, shared.draining)
-        scope = trio.CancelScope(deadline=deadline)
-        call = self._calls[number] = _Call(number, method, context, self, now, scope)
-        self._nursery.start_soon(self._run_call, call, name="grpc-call")
+        context = CallContext(head, self.peer, now + head.timeout_seconds, shared.draining, now)
+        call = BatchedCall(number, method, context, self, now)
+        if method.batch is not None:
+            self._calls[number] = call
+        else:
+            self._start_task(call)
 
-    # Calls
+    def _start_task(self, call: BatchedCall) -> None:
+        """Give a call a task, with what was taken of its request."""
+        assert self._nursery is not None
+        scope = trio.CancelScope(deadline=call.context.deadline)
+        made = TaskCall(
+            call.number, call.method, call.context, self, call.began_at, scope, call.message
+        )
+        call.over = True
+        self._calls[call.number] = made
+        self._nursery.start_soon(self._run_call, made, name="grpc-call")
 
-    async def _run_call(self, call: _Call) -> None:
+    def _lose(self, call: TaskCall | BatchedCall) -> None:
+        """End a call that the session has forgotten."""
+        if isinstance(call, BatchedCall):
+            self._conclude(call, CallFailed(GrpcStatus.CANCELLED, ""), gone=True)
+        else:
+            call.gone = True
+            call.scope.cancel()
+
+    # Calls without a task
+
+    def _advance(self, call: BatchedCall, batches: dict[UnaryBatch, list[BatchedCall]]) -> None:
+        """Take the request of a call, or end a call whose answer has found room."""
+        if call.answered:
+            if not self.session.has_waiting(call.number):
+                self._conclude(call, None)
+            return
+        batch = call.method.batch
+        assert batch is not None
+        if call.whole:
+            return
+        try:
+            if not call.take():
+                return
+            assert call.message is not None
+            call.request = decoded(batch.decode, call.message)
+        except CallFailed as error:
+            self._conclude(call, error)
+            return
+        try:
+            takes = batch.takes(call.request, call.context)
+        except Exception as error:
+            self.fail_batched(call, error)
+            return
+        if takes:
+            batches.setdefault(batch, []).append(call)
+        elif self._nursery is not None:
+            self._start_task(call)
+
+    def _run_batch(self, batch: UnaryBatch, calls: list[BatchedCall]) -> None:
+        try:
+            batch.run([call for call in calls if not call.over])
+        except Exception as error:  # a handler ends the calls that fail by itself
+            for call in calls:
+                call.fail(error)
+
+    def answer_batched(self, call: BatchedCall, message: bytes) -> None:
+        """Send the answer of a call, and end it. Checkpoint: never."""
+        if call.answered:
+            return
+        more = bool(call.context.trailers)
+        send = self.session.send_message if more else self.session.answer
+        if send(call.number, message):
+            self._conclude(call, None, finished=not more)
+        else:
+            call.answered = True
+        self.flush()
+
+    def fail_batched(self, call: BatchedCall, error: Exception) -> None:
+        """End a call with the status of an error. Checkpoint: never."""
+        self._conclude(call, self._failure(call, error))
+
+    # Calls with a task
+
+    async def _run_call(self, call: TaskCall) -> None:
         failure: CallFailed | None = None
         over = False
         try:
@@ -294,20 +322,28 @@ class GrpcConnection:
                 failure = self._failure(call, error)
             over = True
         finally:
-            del self._calls[call.number]
-            if over:  # otherwise the whole connection ends
-                self._finish(call, failure)
-
-    def _finish(self, call: _Call, failure: CallFailed | None) -> None:
+            if not over:  # the whole connection ends
+                del self._calls[call.number]
         if failure is None and call.scope.cancelled_caught:
-            failure = call.failure or CallFailed(
-                GrpcStatus.DEADLINE_EXCEEDED,
-                f"no answer within {call.context.head.timeout_seconds:g} s, the client's deadline",
-            )
+            failure = call.failure or deadline_failure(call.context)
+        self._conclude(call, failure, gone=call.gone)
+
+    def _conclude(
+        self,
+        call: TaskCall | BatchedCall,
+        failure: CallFailed | None,
+        *,
+        gone: bool = False,
+        finished: bool = False,
+    ) -> None:
+        """Send the end of a call, and count it. ``finished``: its end is sent already."""
+        del self._calls[call.number]
+        if isinstance(call, BatchedCall):
+            call.over = True
         status = GrpcStatus.OK if failure is None else failure.status
-        if call.gone:
+        if gone:
             status = GrpcStatus.CANCELLED
-        else:
+        elif not finished:
             trailers = [
                 (name.encode("ascii"), value.encode("ascii"))
                 for name, value in call.context.trailers
@@ -320,7 +356,7 @@ class GrpcConnection:
         if not self._calls and (self.session.draining or self.session.peer_leaves):
             self.end("all calls are finished")
 
-    def _failure(self, call: _Call, error: Exception) -> CallFailed:
+    def _failure(self, call: TaskCall | BatchedCall, error: Exception) -> CallFailed:
         chosen = _chosen(error)
         if chosen is not None:
             return chosen
@@ -339,11 +375,15 @@ class GrpcConnection:
         if self._lost:
             self.session.abandon()
             self.session.take_events()
-        for call in self._calls.values():
+        failure = CallFailed(
+            GrpcStatus.UNAVAILABLE, f"the server ends the connection: {self.close_reason}"
+        )
+        for call in list(self._calls.values()):
+            if isinstance(call, BatchedCall):
+                self._conclude(call, failure, gone=self._lost)
+                continue
             call.gone = call.gone or self._lost
-            call.failure = CallFailed(
-                GrpcStatus.UNAVAILABLE, f"the server ends the connection: {self.close_reason}"
-            )
+            call.failure = failure
             call.scope.cancel()
 
     # Output
@@ -423,6 +463,8 @@ class GrpcConnection:
         seconds = settings.stall_ms / 1000
         for number in session.stalled(now, seconds):
             self._stalled(number, seconds)
+        for call in [call for call in self._calls.values() if isinstance(call, BatchedCall)]:
+            call.tick(now)
         sign = self._liveness.check(now, began=session.began, calls=len(self._calls))
         if sign is LifeSign.FINE:
             return
@@ -445,8 +487,7 @@ class GrpcConnection:
         self.session.reset(number)
         call = self._calls.get(number)
         if call is not None:
-            call.gone = True
-            call.scope.cancel()
+            self._lose(call)
         self.shared.limit.warning(
             _log,
             "ending a call of %s: its client has sent or taken nothing for %g s",

@@ -29,6 +29,7 @@ from triomq.remoting.grpc.frames import (
     END_HEADERS,
     END_STREAM,
     GOAWAY,
+    HEAD_BYTES,
     HEADERS,
     NUMBER_MAX,
     PADDED,
@@ -48,6 +49,7 @@ from triomq.remoting.grpc.frames import (
 from triomq.remoting.grpc.header_decoder import HeaderBlockError, HeaderDecoder, HeadersTooLong
 from triomq.remoting.grpc.header_encoder import HeaderEncoder
 from triomq.remoting.grpc.header_entry import HeaderEntry
+from triomq.remoting.grpc.message_reader import PREFIX_BYTES, message_prefix
 
 DEFAULT_WINDOW = 65_535
 FRAME_BYTES_MIN = 16_384
@@ -373,6 +375,27 @@ class Http2Connection:
         self._output += (frame_head(size, DATA, 0, stream.number), bytes(data))
         self.output_bytes += 9 + size
         self.budgets.sent_data()
+
+    def answer(
+        self, stream: Http2Stream, headers: Headers, message: bytes, trailers: Headers
+    ) -> None:
+        """Send a whole answer on a stream whose client has ended: no more than ``room``."""
+        number, size = stream.number, PREFIX_BYTES + len(message)
+        head, tail = self.encoder.encode(headers), self.encoder.encode(trailers)
+        stream.window -= size
+        self.window -= size
+        self._output += (
+            frame_head(len(head), HEADERS, END_HEADERS, number),
+            head,
+            frame_head(size, DATA, 0, number),
+            message_prefix(len(message)),
+            message,
+            frame_head(len(tail), HEADERS, END_HEADERS | END_STREAM, number),
+            tail,
+        )
+        self.output_bytes += 3 * HEAD_BYTES + len(head) + size + len(tail)
+        self.budgets.sent_data()
+        self._streams.pop(number, None)
 
     def end(self, stream: Http2Stream, headers: Headers) -> None:
         """Send the last headers, or the only ones. The client need not send the rest of its data,

@@ -38,7 +38,12 @@ from triomq.remoting.grpc.http2_connection import (
     Http2Stream,
     StreamReset,
 )
-from triomq.remoting.grpc.message_reader import MessageReader, MessageTooLarge, message_prefix
+from triomq.remoting.grpc.message_reader import (
+    PREFIX_BYTES,
+    MessageReader,
+    MessageTooLarge,
+    message_prefix,
+)
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus, encode_text
 from triomq.remoting.protocol.limits import Limits
 
@@ -299,6 +304,10 @@ class Http2Session:
             self._keep(call)
         return message
 
+    def knows(self, number: int) -> bool:
+        """Return whether a call is open."""
+        return number in self._calls
+
     def expect_request(self, number: int) -> None:
         """Let a call stall while no message comes: its handler waits for the only one."""
         call = self._calls.get(number)
@@ -347,6 +356,24 @@ class Http2Session:
         self._waiting[number] = call
         self._pump(number, call)
         return number not in self._waiting
+
+    def answer(self, number: int, message: bytes) -> bool:
+        """Send the only message of a call, and its end; return whether all of it could be framed.
+
+        If not, ``CallWritable`` comes when it is, and ``finish`` is to be called then.
+        """
+        call = self._calls.get(number)
+        if call is None:
+            return True
+        size = PREFIX_BYTES + len(message)
+        if call.stream.ended and not call.answers and self._has_room(call, size):
+            self._forget(number, call)
+            self._http2.answer(call.stream, _HEADERS, message, _OK_TRAILERS)
+            return True
+        framed = self.send_message(number, message)
+        if framed:
+            self.finish(number, None)
+        return framed
 
     def finish(self, number: int, failure: CallFailed | None, more: Headers = ()) -> None:
         """End a call: with OK, or with the status of *failure*. *more*: trailing metadata."""

@@ -20,7 +20,7 @@ when the client cancels the call, at the deadline, and when the connection is lo
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
@@ -54,7 +54,7 @@ class CallContext:
     peer: tuple[str, int]
     deadline: float
     draining: trio.Event
-    begun: float = attrs.field(factory=trio.current_time, init=False)
+    begun: float = attrs.field(factory=trio.current_time)
     trailers: list[tuple[str, str]] = attrs.field(factory=list, init=False)
 
     @property
@@ -115,7 +115,7 @@ class RequestStream(Generic[Req]):
         Checkpoint: maybe, only to wait for the client.
         """
         message = await self._pipe.receive()
-        return None if message is None else _decoded(self._decode, message)
+        return None if message is None else decoded(self._decode, message)
 
     def __aiter__(self) -> RequestStream[Req]:
         return self
@@ -124,7 +124,7 @@ class RequestStream(Generic[Req]):
         message = await self._pipe.receive()
         if message is None:
             raise StopAsyncIteration
-        return _decoded(self._decode, message)
+        return decoded(self._decode, message)
 
 
 @attrs.define(eq=False)
@@ -143,7 +143,8 @@ class AnswerStream(Generic[Res]):
         await self._pipe.send(self._encode(answer))
 
 
-def _decoded(decode: Callable[[bytes], Req], message: bytes) -> Req:
+def decoded(decode: Callable[[bytes], Req], message: bytes) -> Req:
+    """Return a request of its message. Raises: CallFailed."""
     try:
         return decode(message)
     except Exception as error:
@@ -154,6 +155,44 @@ def _decoded(decode: Callable[[bytes], Req], message: bytes) -> Req:
         ) from error
 
 
+class UnaryCall(Protocol):
+    """One call of a batch."""
+
+    context: CallContext
+    request: Any
+
+    def answer(self, answer: Any) -> None:
+        """Send the answer; do nothing for a call that has ended. Checkpoint: never."""
+
+    def fail(self, error: Exception) -> None:
+        """End the call: with the status of ``CallFailed``, INTERNAL for others.
+
+        Checkpoint: never.
+        """
+
+    def give_up_at(self, late_at: float, on_late: Callable[[], None]) -> None:
+        """Let *on_late* answer, if there is no answer at this time of Trio's clock.
+
+        The time is looked at once a second or more often. Checkpoint: never.
+        """
+
+
+@attrs.frozen(eq=False)
+class UnaryBatch:
+    """How the calls of one read are carried out together, without a task for each.
+
+    ``takes``: whether a request can be in a batch; otherwise its call gets a task and the
+    handler. ``run`` gets the calls in the order in which they came, and answers each, now or
+    later.
+    A call that is ended by the client or its deadline is not told: its answer is dropped.
+    """
+
+    takes: Callable[[Any, CallContext], bool]
+    run: Callable[[Sequence[UnaryCall]], None]
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+
+
 @attrs.frozen
 class Method:
     """One line of the table. ``serve``: how a call of this kind is carried out."""
@@ -161,6 +200,8 @@ class Method:
     path: str
     kind: MethodKind
     serve: Callable[[MessagePipe], Awaitable[None]]
+    batch: UnaryBatch | None = None
+    """of some unary methods"""
 
 
 def unary(
@@ -168,14 +209,20 @@ def unary(
     decode: Callable[[bytes], Req],
     encode: Callable[[Res], bytes],
     handler: Callable[[Req, CallContext], Awaitable[Res]],
+    takes: Callable[[Req, CallContext], bool] | None = None,
+    run: Callable[[Sequence[UnaryCall]], None] | None = None,
 ) -> Method:
-    """Return the line of a method with one message each way."""
+    """Return the line of a method with one message each way.
+
+    ``takes``, ``run``: its batch, as ``UnaryBatch`` has them.
+    """
 
     async def serve(pipe: MessagePipe) -> None:
         request = await _only(pipe, decode)
         await pipe.send(encode(await handler(request, pipe.context)))
 
-    return Method(path, MethodKind.UNARY, serve)
+    batch = None if takes is None or run is None else UnaryBatch(takes, run, decode, encode)
+    return Method(path, MethodKind.UNARY, serve, batch)
 
 
 def server_streaming(
@@ -229,12 +276,20 @@ async def _only(pipe: MessagePipe, decode: Callable[[bytes], Any]) -> Any:
     pipe.expect_request()
     message = await pipe.receive()
     if message is None:
-        raise CallFailed(GrpcStatus.UNIMPLEMENTED, "the call has no message; send one")
+        raise no_request()
     if await pipe.receive() is not None:
-        raise CallFailed(
-            GrpcStatus.UNIMPLEMENTED, "the call has more than one message; send only one"
-        )
-    return _decoded(decode, message)
+        raise several_requests()
+    return decoded(decode, message)
+
+
+def no_request() -> CallFailed:
+    """Return the failure of a unary call without a message."""
+    return CallFailed(GrpcStatus.UNIMPLEMENTED, "the call has no message; send one")
+
+
+def several_requests() -> CallFailed:
+    """Return the failure of a unary call with two messages."""
+    return CallFailed(GrpcStatus.UNIMPLEMENTED, "the call has more than one message; send only one")
 
 
 class MethodTable:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
+
+import attrs
 
 from triomq.remoting.core.errors import RemotingError, RequestTimeout
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.status_codes import Refused, unknown_topic
+from triomq.remoting.messaging.writable_queues import WritableQueues
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
 from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.command import Command
+from triomq.remoting.server.requests import Response
 
 
 class BrokerLink(Protocol):
@@ -85,6 +89,44 @@ class Cluster(Protocol):
 
         *asked*: the addresses by which the client came. Checkpoint: never.
         """
+
+
+@attrs.frozen
+class DirectRequest:
+    """A request of a call for the broker of this process, as an object.
+
+    ``answered`` takes the broker's response, now or later; it must not raise.
+    """
+
+    link: BrokerLink
+    peer: tuple[str, int]
+    language: int
+    code: int
+    header: object
+    body: bytes
+    answered: Callable[[Response], None]
+
+
+class DirectRequests(Protocol):
+    """The broker of this process, for calls that are served in batches."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether requests may be objects: not where a hook reads them as text."""
+
+    def sendable(self, topic: str) -> Sendable | None:
+        """Return what a topic takes, None if it takes nothing. Checkpoint: never."""
+
+    def submit(self, requests: Sequence[DirectRequest]) -> None:
+        """Hand over requests of one step, in their order. Checkpoint: never."""
+
+
+@attrs.frozen
+class Sendable:
+    """The writable queues of a topic, and the types of messages that it takes."""
+
+    queues: WritableQueues
+    accepted: Sequence[int]
 
 
 async def known_route(cluster: Cluster, topic: str) -> TopicRoute:

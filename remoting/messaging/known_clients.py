@@ -165,7 +165,16 @@ class KnownClients:
     _by_address: Counter[str] = attrs.field(factory=Counter, init=False)
 
     def of_call(self, call: CallContext) -> KnownClient:
-        """Return the client of a call, a new one if it is not known. Raises: Refused."""
+        """Return the client of the call that this task serves, a new one if it is not known.
+
+        Requests of the task have the credentials and the address of the call. Raises: Refused.
+        """
+        CALL_CREDENTIALS.set(call_credentials(call.metadata))
+        CALL_PEER.set(call.peer)
+        return self.find(call)
+
+    def find(self, call: CallContext) -> KnownClient:
+        """Return the client of a call without a task of its own. Raises: Refused."""
         client_id = call.metadata.get(CLIENT_ID, "").strip()
         if not client_id:
             raise Refused(
@@ -173,8 +182,6 @@ class KnownClients:
                 f"the call has no client id; send one in the header {CLIENT_ID}",
             )
         credentials = call_credentials(call.metadata)
-        CALL_CREDENTIALS.set(credentials)
-        CALL_PEER.set(call.peer)
         found = self.by_id.get(client_id)
         if found is not None:
             found.seen = trio.current_time()

@@ -63,17 +63,70 @@ from triomq.remoting.protocol.recall_handle import RecallHandle
 SEND_SECONDS = 3.0
 RECALL_SECONDS = 2.0
 _DEFAULT_QUEUES = 4
-_STORED = {
+STORED: dict[int, Code] = {
     ResponseCode.SUCCESS: Code.OK,
     ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
 }
 """Answers of brokers that have stored the message."""
+_TRANSACTION = pb.MessageType.TRANSACTION
 _VERDICTS = {
     pb.TransactionResolution.COMMIT: COMMIT,
     pb.TransactionResolution.ROLLBACK: ROLLBACK,
 }
+
+
+def send_header(sent: SentMessage, broker_name: str, queue_id: int) -> SendMessageHeader:
+    """Return the header of the request that stores a message."""
+    return SendMessageHeader(
+        producer_group=sent.topic,
+        topic=sent.topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_count=_DEFAULT_QUEUES,
+        queue_id=queue_id,
+        sys_flag=sent.sys_flag,
+        born_timestamp=sent.born_timestamp,
+        flag=0,
+        properties=properties_text(sent.properties),
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+        broker_name=broker_name,
+    )
+
+
+def result_entry(
+    sent: SentMessage,
+    broker_name: str,
+    message_id: str,
+    code: int,
+    remark: str | None,
+    place: SendMessageResponseHeader | None,
+) -> SendResultEntry:
+    """Return the entry for what a broker has answered. ``place``: of a message that is stored."""
+    stored = STORED.get(code)
+    if stored is None or place is None:
+        refused = refused_by_broker(code, remark or "")
+        return refused_entry(refused, message_id)
+    transaction_id = message_id
+    if sent.kind == _TRANSACTION:
+        log_offset = decode_offset_message_id(place.message_id)[2]
+        transaction_id = TransactionPlace(
+            broker_name, place.queue_offset, log_offset, message_id
+        ).encode()
+    return SendResultEntry(
+        status=status(stored, remark or "OK"),
+        message_id=message_id,
+        transaction_id=transaction_id,
+        offset=place.queue_offset,
+        recall_handle=place.recall_handle or "",
+    )
+
+
+def refused_entry(refused: Refused, message_id: str) -> SendResultEntry:
+    """Return the entry of a message that is not stored."""
+    return SendResultEntry(status=refused.status(), message_id=message_id)
 
 
 @attrs.define(eq=False)
@@ -104,6 +157,13 @@ class Sending:
             status=top_status(entry.status.code for entry in entries), entries=entries
         )
 
+    def place(self, group: str, count: int) -> int:
+        """Return the place of the queue for a message: of its group, or the next one."""
+        if group:
+            return queue_of_group(group, count)
+        self._turn += 1
+        return self._turn % count
+
     async def _writable(self, topic: str) -> WritableQueues:
         """Return the queues of the topic that take messages. Raises: Refused."""
         queues = WritableQueues.of(await known_route(self.cluster, topic))
@@ -132,11 +192,7 @@ class Sending:
         """
         message_id = message.system_properties.message_id
         group = message.system_properties.message_group
-        if group:
-            place = queue_of_group(group, len(queues))
-        else:
-            self._turn += 1
-            place = self._turn % len(queues)
+        place = self.place(group, len(queues))
         while True:
             broker_name, queue_id = queues.at(place)
             try:
@@ -148,7 +204,7 @@ class Sending:
             if not again or not queues:
                 break
             place = self._turn % len(queues)
-        return SendResultEntry(status=status(refused.code, refused.message), message_id=message_id)
+        return refused_entry(refused, message_id)
 
     async def _send_to(
         self,
@@ -160,44 +216,12 @@ class Sending:
         call: CallContext,
     ) -> SendResultEntry:
         """Send to a queue; return what its broker says. Raises: RemotingError."""
-        header = SendMessageHeader(
-            producer_group=sent.topic,
-            topic=sent.topic,
-            default_topic=DEFAULT_TOPIC,
-            default_topic_queue_count=_DEFAULT_QUEUES,
-            queue_id=queue_id,
-            sys_flag=sent.sys_flag,
-            born_timestamp=sent.born_timestamp,
-            flag=0,
-            properties=properties_text(sent.properties),
-            reconsume_times=0,
-            unit_mode=False,
-            batch=False,
-            broker_name=broker_name,
-        )
+        header = send_header(sent, broker_name, queue_id)
         command = new_request(RequestCode.SEND_MESSAGE_V2, header, sent.body)
         command.language = client.language
         answer = await client.link.invoke(broker_name, command, min(SEND_SECONDS, call.time_left()))
-        stored = _STORED.get(answer.code)  # type: ignore[call-overload]
-        if stored is None:
-            refused = refused_by_broker(answer.code, answer.remark or "")
-            return SendResultEntry(
-                status=status(refused.code, refused.message), message_id=message_id
-            )
-        place = answer.header(SendMessageResponseHeader)
-        transaction_id = message_id
-        if sent.kind == pb.MessageType.TRANSACTION:
-            log_offset = decode_offset_message_id(place.message_id)[2]
-            transaction_id = TransactionPlace(
-                broker_name, place.queue_offset, log_offset, message_id
-            ).encode()
-        return SendResultEntry(
-            status=status(stored, answer.remark or "OK"),
-            message_id=message_id,
-            transaction_id=transaction_id,
-            offset=place.queue_offset,
-            recall_handle=place.recall_handle or "",
-        )
+        place = answer.header(SendMessageResponseHeader) if answer.code in STORED else None
+        return result_entry(sent, broker_name, message_id, answer.code, answer.remark, place)
 
     # Transactions
 

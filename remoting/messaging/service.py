@@ -34,9 +34,15 @@ from triomq.remoting.grpc.methods import (
     server_streaming,
     unary,
 )
+from triomq.remoting.messaging.batched_calls import BatchedSends, CallBatches, batch_of
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.client_settings import retry_delay_ms
-from triomq.remoting.messaging.cluster import BrokerLink, Cluster, refused_by_network
+from triomq.remoting.messaging.cluster import (
+    BrokerLink,
+    Cluster,
+    DirectRequests,
+    refused_by_network,
+)
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.receiving import Receiving
@@ -70,6 +76,8 @@ class GrpcMessaging:
     clock_ms: Callable[[], int] = _wall_clock_ms
     access: CallAccess | None = None
     """What may refuse calls; None where everybody may make them, or brokers decide."""
+    direct: DirectRequests | None = None
+    """The broker of this process, which serves calls in batches; None in front of others."""
     limits: Limits = attrs.field(init=False)
     clients: KnownClients = attrs.field(init=False)
     telemetry: TelemetryStreams = attrs.field(init=False)
@@ -125,13 +133,16 @@ class GrpcMessaging:
             self.cluster, self.clients, self.renewals, self.settings, self._spawn, self.clock_ms
         )
         answered = partial(_answered, self.access)
+        sends = None
+        if self.direct is not None:
+            sends = BatchedSends(self.direct, self.clients, sending, self.clock_ms)
         return MethodTable(
             [
                 answered("QueryRoute", routing.query_route),
                 answered("QueryAssignment", routing.query_assignment),
                 answered("Heartbeat", self.heartbeat),
                 answered("NotifyClientTermination", self.client_termination),
-                answered("SendMessage", sending.send),
+                answered("SendMessage", sending.send, sends),
                 answered("EndTransaction", sending.end_transaction),
                 answered("RecallMessage", sending.recall),
                 answered("AckMessage", settling.acknowledge),
@@ -265,7 +276,10 @@ async def _received(
 
 
 def _answered(
-    access: CallAccess | None, name: str, handler: Callable[[Any, CallContext], Awaitable[Any]]
+    access: CallAccess | None,
+    name: str,
+    handler: Callable[[Any, CallContext], Awaitable[Any]],
+    batch: CallBatches | None = None,
 ) -> Method:
     """Return the line of a unary method; a refusal becomes the status of its answer."""
     request: Any = getattr(pb, f"{name}Request")
@@ -280,4 +294,7 @@ def _answered(
             refused = refused_by_network(error)
             return response(status=refused.status())
 
-    return unary(PATH + name, request.FromString, response.SerializeToString, handle)
+    path, decode, encode = PATH + name, request.FromString, response.SerializeToString
+    if batch is None:
+        return unary(path, decode, encode, handle)
+    return unary(path, decode, encode, handle, batch.takes, batch_of(access, name, response, batch))

@@ -41,6 +41,9 @@ def send_answers(requests: Iterable[Request], answers: Iterable[Response | None]
                 counters.errors += 1
         if request.oneway:
             continue
+        if request.answered is not None:
+            request.answered(answer)
+            continue
         if request.connection is not current:
             if current is not None:
                 others = others or {}
@@ -87,7 +90,9 @@ def send_error(requests: Iterable[Request], code: int, remark: str) -> None:
     """Refuse all these requests with one code and remark; one-way requests get nothing."""
     by_connection: dict[Connection, Chunks] = {}
     for request in requests:
-        if not request.oneway:
+        if request.answered is not None:
+            request.answered(Response(code, remark=remark))
+        elif not request.oneway:
             by_connection.setdefault(request.connection, []).append(
                 error_head(request, code, remark)
             )

@@ -155,6 +155,22 @@ class Codec:
         for connection, ending_error in ending:
             self._end(connection, ending_error)
 
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Submit requests that were never bytes, in their order; each has ``answered``.
+
+        An idle pool runs them in place, so the caller may not be deep in the stack of a handler.
+        Checkpoint: never.
+        """
+        by_pool: dict[RequestPool, list[Request]] = {}
+        for request in requests:
+            destination = self.destinations.get(request.code)
+            if destination is None:
+                self._refuse_unknown(request)
+                continue
+            request.destination = destination
+            by_pool.setdefault(destination.pool, []).append(request)
+        self._submit(by_pool, in_place=self.mailbox.idle)
+
     def _submit(self, by_pool: dict[RequestPool, list[Request]], *, in_place: bool) -> None:
         for pool, requests in by_pool.items():
             self.request_count += len(requests)

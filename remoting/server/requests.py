@@ -38,7 +38,8 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
     ``arrived`` is Trio's clock when the frame was complete, ``destination`` is where the server
     sent the request: its handler and pool. ``waits_until`` is when a held request waits no longer,
     by Trio's clock, or 0 before its handler has looked; it stays when the request goes through its
-    pool again. ``user`` is who sent it, where a hook verifies that.
+    pool again. ``user`` is who sent it, where a hook verifies that. ``answered`` takes the response
+    of a request that was never bytes; it must not raise.
     """
 
     connection: Connection
@@ -56,6 +57,7 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
     destination: "Destination" = cast("Destination", None)
     waits_until: float = 0.0
     user: Any = None
+    answered: Callable[[Response], None] | None = None
 
     def wait_seconds(self, limit: float) -> float:
         """Return how long this request may still wait, ``limit`` seconds after it came at most.

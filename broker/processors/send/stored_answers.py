@@ -179,6 +179,7 @@ class StoredAnswers:
                 or target.batched
                 or not (plain or unique_key.encode().isalnum())
                 or (handles and entry.index in handles)
+                or requests[entry.index].answered is not None
             ):
                 batch.answers[entry.index] = self.response(batch, entry)
                 continue

@@ -1,0 +1,166 @@
+"""Sends in batches: what becomes a request, and what the broker's response, or none, becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import pytest
+
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
+from triomq.remoting.messaging.batched_calls import BatchedSends, batch_of
+from triomq.remoting.messaging.cluster import DirectRequest, Sendable
+from triomq.remoting.messaging.known_clients import KnownClients
+from triomq.remoting.messaging.messaging_settings import MessagingSettings
+from triomq.remoting.messaging.sending import Sending
+from triomq.remoting.messaging.transaction_place import TransactionPlace
+from triomq.remoting.messaging.writable_queues import WritableQueues
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
+from triomq.remoting.protocol.limits import Limits
+from triomq.remoting.server.requests import Response
+
+NOW_MS = 1_700_000_000_000
+PLACE = SendMessageResponseHeader("7F00000100002A9F0000000000000040", 1, 7)
+
+
+@attrs.define(eq=False)
+class FakeDirect:
+    """A broker with one topic that keeps what it is given."""
+
+    usable: bool = True
+    topics: set[str] = attrs.field(factory=lambda: {"T"})
+    steps: list[Sequence[DirectRequest]] = attrs.field(factory=list)
+
+    def sendable(self, topic: str) -> Sendable | None:
+        if topic not in self.topics:
+            return None
+        return Sendable(WritableQueues([("b", 2)]), (pb.NORMAL, pb.TRANSACTION))
+
+    def submit(self, requests: Sequence[DirectRequest]) -> None:
+        self.steps.append(list(requests))
+
+
+@attrs.define(eq=False)
+class FakeLink:
+    credentials: Any = None
+
+
+@attrs.define(eq=False)
+class FakeContext:
+    metadata: dict[str, str] = attrs.field(factory=lambda: {"x-mq-client-id": "c"})
+    peer: tuple[str, int] = ("192.0.2.1", 1)
+
+
+@attrs.define(eq=False)
+class FakeCall:
+    request: Any
+    context: Any = attrs.field(factory=FakeContext)
+    answers: list[Any] = attrs.field(factory=list)
+    errors: list[Exception] = attrs.field(factory=list)
+    late: Callable[[], None] | None = None
+
+    def answer(self, answer: Any) -> None:
+        self.answers.append(answer)
+
+    def fail(self, error: Exception) -> None:
+        self.errors.append(error)
+
+    def give_up_at(self, late_at: float, on_late: Callable[[], None]) -> None:
+        self.late = on_late
+
+
+def send_of(*, topic: str = "T", count: int = 1, **system: Any) -> rpc.SendMessageRequest:
+    message = pb.Message(
+        topic=pb.Resource(name=topic),
+        body=b"x",
+        system_properties=pb.SystemProperties(message_id="id", **system),
+    )
+    return rpc.SendMessageRequest(messages=[message] * count)
+
+
+def made(direct: FakeDirect) -> BatchedSends:
+    limits = Limits(MessagingSettings(), "gRPC service")
+    clients = KnownClients(limits, lambda client: FakeLink(), 120)  # type: ignore[arg-type,return-value]
+    nothing: Any = None
+    return BatchedSends(direct, clients, Sending(nothing, clients, lambda: NOW_MS), lambda: NOW_MS)
+
+
+async def sent(*requests: Any) -> tuple[list[FakeCall], Sequence[DirectRequest]]:
+    direct = FakeDirect()
+    calls = [FakeCall(request) for request in requests]
+    batch_of(None, "SendMessage", rpc.SendMessageResponse, made(direct))(calls)
+    (step,) = direct.steps
+    return calls, step
+
+
+def test_what_has_its_own_handler() -> None:
+    context: Any = FakeContext()
+    direct = FakeDirect()
+    takes = made(direct).takes
+    assert takes(send_of(), context)
+    for other in (send_of(count=2), send_of(count=0), send_of(topic="Nowhere"), send_of(topic=" ")):
+        assert not takes(other, context)
+    direct.usable = False
+    assert not takes(send_of(), context)
+
+
+async def test_the_sends_of_a_step_leave_together_but_for_those_that_are_refused() -> None:
+    calls, step = await sent(send_of(), send_of(tag="a|b"), None, send_of(message_group="g"))
+    assert [request.header.queue_id for request in step[:1]] == [1]  # type: ignore[attr-defined]
+    assert len(step) == 1, "of the two good ones, a FIFO message is not for this topic"
+    assert calls[0].answers == []
+    assert calls[1].answers[0].status.code == pb.Code.ILLEGAL_MESSAGE_TAG
+    assert isinstance(calls[2].errors[0], AttributeError)
+    assert calls[3].answers[0].status.code == pb.Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+
+async def test_a_stored_message() -> None:
+    (call,), (request,) = await sent(send_of())
+    request.answered(Response(0, header=PLACE))
+    (answer,) = call.answers
+    (entry,) = answer.entries
+    assert answer.status.code == entry.status.code == pb.Code.OK
+    assert (entry.message_id, entry.transaction_id, entry.offset) == ("id", "id", 7)
+
+
+async def test_a_half_message_says_where_it_is() -> None:
+    (call,), (request,) = await sent(send_of(message_type=pb.TRANSACTION))
+    request.answered(Response(0, header=PLACE))
+    place = TransactionPlace.decode(call.answers[0].entries[0].transaction_id)
+    assert place == TransactionPlace("b", 7, 0x40, "id")
+
+
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        (Response(ResponseCode.SYSTEM_BUSY, remark="later"), pb.Code.TOO_MANY_REQUESTS),
+        (Response(ResponseCode.GO_AWAY, remark=None), pb.Code.INTERNAL_SERVER_ERROR),
+        (
+            Response(ResponseCode.FLUSH_DISK_TIMEOUT, header=PLACE),
+            pb.Code.MASTER_PERSISTENCE_TIMEOUT,
+        ),
+    ],
+)
+async def test_what_a_broker_says_otherwise(response: Response, code: int) -> None:
+    (call,), (request,) = await sent(send_of())
+    request.answered(response)
+    assert call.answers[0].status.code == call.answers[0].entries[0].status.code == code
+
+
+async def test_a_response_that_cannot_be_read_fails_the_call_and_raises_nothing() -> None:
+    (call,), (request,) = await sent(send_of(message_type=pb.TRANSACTION))
+    request.answered(Response(0, header=attrs.evolve(PLACE, message_id="nonsense")))
+    assert call.answers == []
+    assert isinstance(call.errors[0], RemotingError | ValueError)
+
+
+async def test_no_response_in_time() -> None:
+    (call,), _ = await sent(send_of())
+    assert call.late is not None
+    call.late()
+    assert call.answers[0].entries[0].status.code == pb.Code.PROXY_TIMEOUT
+    assert "b has not answered within 3 s" in call.answers[0].entries[0].status.message
