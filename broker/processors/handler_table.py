@@ -179,9 +179,9 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.NOTIFICATION, do.polls.notify, pop.NotificationHeader),
             (Code.POLLING_INFO, do.polls.count, pop.PollingCountHeader),
         ),
+        Handler(Code.ACK_MESSAGE, acks.acknowledge, "ack", pop.AckMessageHeader, batch=True),
         *in_pool(
             "ack",
-            (Code.ACK_MESSAGE, acks.acknowledge, pop.AckMessageHeader),
             (Code.BATCH_ACK_MESSAGE, checked(BatchAckBody, acks.acknowledge_batch)),
             (Code.CHANGE_MESSAGE_INVISIBLETIME, acks.change, pop.ChangeInvisibleTimeHeader),
         ),

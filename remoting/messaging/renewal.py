@@ -65,6 +65,8 @@ class Renewals:
     retry_delay: Callable[[str, int], Awaitable[int]]
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     held: dict[HoldingKey, HeldMessage] = attrs.field(factory=dict, init=False)
+    under_way: int = attrs.field(default=0, init=False)
+    """Renewals that wait for a broker: ``take`` may have to wait, too."""
 
     def add(self, client: KnownClient, message: PoppedMessage, reconsume_times: int) -> None:
         """Begin to renew. Above the limit the message comes again when its first time is over.
@@ -81,12 +83,20 @@ class Renewals:
 
     async def take(self, client: KnownClient, message: PoppedMessage) -> PoppedMessage:
         """End the renewals of a message; return it with its newest handle. Checkpoint: maybe."""
-        held = self.held.pop((client.client_id, message.group, message.handle.encode()), None)
-        if held is None:
-            return message
-        if held.renewing is not None:
+        held = self._pop(client, message)
+        if held is not None and held.renewing is not None:
             await held.renewing.wait()
-        return held.message
+        return message if held is None else held.message
+
+    def take_nowait(self, client: KnownClient, message: PoppedMessage) -> PoppedMessage:
+        """Do the same while no renewal is ``under_way``. Checkpoint: never."""
+        held = self._pop(client, message)
+        return message if held is None else held.message
+
+    def _pop(self, client: KnownClient, message: PoppedMessage) -> HeldMessage | None:
+        if not self.held:
+            return None
+        return self.held.pop((client.client_id, message.group, message.handle.encode()), None)
 
     def keep(self, client: KnownClient, given: PoppedMessage, newest: PoppedMessage) -> None:
         """Go on renewing a message whose settlement failed: its client tries again."""
@@ -165,6 +175,7 @@ class Renewals:
     async def _renew(self, key: HoldingKey, held: HeldMessage) -> None:
         """Renew once; end it when that failed too often. Raises: RequestTimeout."""
         held.renewing = trio.Event()
+        self.under_way += 1
         try:
             held.message = await held.message.change_time(held.client.link, held.next_invisible_ms)
         except RemotingError as error:
@@ -182,6 +193,7 @@ class Renewals:
                 raise
             return
         finally:
+            self.under_way -= 1
             held.renewing.set()
             held.renewing = None
         held.renewals += 1

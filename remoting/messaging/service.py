@@ -34,6 +34,7 @@ from triomq.remoting.grpc.methods import (
     server_streaming,
     unary,
 )
+from triomq.remoting.messaging.batched_acks import BatchedAcks
 from triomq.remoting.messaging.batched_calls import BatchedSends, CallBatches, batch_of
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.client_settings import retry_delay_ms
@@ -133,9 +134,10 @@ class GrpcMessaging:
             self.cluster, self.clients, self.renewals, self.settings, self._spawn, self.clock_ms
         )
         answered = partial(_answered, self.access)
-        sends = None
+        sends = acks = None
         if self.direct is not None:
             sends = BatchedSends(self.direct, self.clients, sending, self.clock_ms)
+            acks = BatchedAcks(self.direct, settling)
         return MethodTable(
             [
                 answered("QueryRoute", routing.query_route),
@@ -145,7 +147,7 @@ class GrpcMessaging:
                 answered("SendMessage", sending.send, sends),
                 answered("EndTransaction", sending.end_transaction),
                 answered("RecallMessage", sending.recall),
-                answered("AckMessage", settling.acknowledge),
+                answered("AckMessage", settling.acknowledge, acks),
                 answered("ChangeInvisibleDuration", settling.change_time),
                 answered("ForwardMessageToDeadLetterQueue", settling.to_dead_letters),
                 server_streaming(

@@ -88,11 +88,11 @@ class Settling:
         made = status(Code.OK, code_name(Code.OK))
 
         async def ask(newest: PoppedMessage) -> None:
-            self._require_valid(newest)
+            self.require_valid(newest)
             await newest.acknowledge(client.link)
 
         try:
-            await self._settle(client, self._message(group, topic, entry.receipt_handle), ask)
+            await self._settle(client, self.message(group, topic, entry.receipt_handle), ask)
         except Refused as error:
             made = error.status()
         return AckMessageResultEntry(
@@ -121,14 +121,14 @@ class Settling:
                 raise refused from None
         return answer
 
-    def _message(self, group: str, topic: str, text: str) -> PoppedMessage:
+    def message(self, group: str, topic: str, text: str) -> PoppedMessage:
         """Return the message of a handle. Raises: Refused."""
         try:
             return PoppedMessage.of(group, topic, text)
         except RemotingError as error:
             raise Refused(Code.INVALID_RECEIPT_HANDLE, str(error)) from None
 
-    def _require_valid(self, message: PoppedMessage) -> None:
+    def require_valid(self, message: PoppedMessage) -> None:
         """Refuse a handle whose time is over. Raises: Refused."""
         late_ms = self.clock_ms() - message.handle.visible_at
         if late_ms >= 0:
@@ -150,10 +150,10 @@ class Settling:
         invisible_ms = request.invisible_duration.ToMilliseconds()
         longest_ms = self.renewals.settings.invisible_ms_max
         check_invisible_time(invisible_ms, minimum_ms=0, maximum_ms=longest_ms)
-        message = self._message(group, topic, request.receipt_handle)
+        message = self.message(group, topic, request.receipt_handle)
 
         async def ask(newest: PoppedMessage) -> PoppedMessage:
-            self._require_valid(newest)
+            self.require_valid(newest)
             return await newest.change_time(client.link, invisible_ms)
 
         try:
@@ -179,7 +179,7 @@ class Settling:
         client = self.clients.of_call(call)
         topic = topic_name(request.topic, system_allowed=True)
         group = group_name(request.group)
-        message = self._message(group, topic, request.receipt_handle)
+        message = self.message(group, topic, request.receipt_handle)
 
         async def ask(newest: PoppedMessage) -> None:
             await newest.require_stored(client.link)

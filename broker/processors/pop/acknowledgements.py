@@ -5,7 +5,7 @@ Source: broker/processor/AckMessageProcessor.java, ChangeInvisibleTimeProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import partial
 
 import attrs
@@ -15,6 +15,7 @@ from triomq.broker.processors.pop.pop_checks import MESSAGES_MAX, PopChecks
 from triomq.broker.processors.send.pipeline import NOT_DURABLE
 from triomq.broker.services.pop.held_pops import HeldPops
 from triomq.broker.services.pop.pop_log import QueueKey
+from triomq.broker.services.pop.pops import AckPart
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.store.core.errors import FlushFailed, StoreUnavailable
 from triomq.broker.store.log.durability import DurabilityResult
@@ -30,7 +31,7 @@ from triomq.remoting.protocol.headers.pop import (
     ChangeInvisibleTimeResponseHeader,
 )
 from triomq.remoting.protocol.receipt_handle import NORMAL, ORDERED_QUEUE, RETRY_V1, ReceiptHandle
-from triomq.remoting.server.requests import Deferred, Request, Response, Result
+from triomq.remoting.server.requests import BatchResult, Deferred, Request, Response, Result
 from triomq.remoting.server.turns import Turns, in_turns
 
 ACKS_MAX = 4096
@@ -49,27 +50,51 @@ class Acknowledgements:
     held: HeldPops
     statistics: Statistics
 
-    def acknowledge(self, request: Request) -> Response | Deferred:
-        """Acknowledge a message. Raises: Rejected. Checkpoint: never."""
-        header: AckMessageHeader = request.header
+    def acknowledge(self, requests: list[Request]) -> BatchResult:
+        """Acknowledge the messages of a batch of requests, with one append. Checkpoint: never."""
+        answers: list[Response | None] = []
+        parts: list[AckPart] = []
+        stored: list[int] = []
+        for index, request in enumerate(requests):
+            answers.append(None)
+            try:
+                part = self._part_of(request.header)
+            except Rejected as rejected:
+                answers[index] = Response(rejected.code, remark=rejected.remark)
+                continue
+            if part is None:
+                answers[index] = Response()
+            else:
+                parts.append(part)
+                stored.append(index)
+        if not parts:
+            return answers
+        try:
+            end = self._acknowledge(parts)
+        except Rejected as rejected:
+            return with_answer(answers, stored, Response(rejected.code, remark=rejected.remark))
+        log = self.checks.state(starting=True).log
+        if log.durable_now(end) or all(requests[index].oneway for index in stored):
+            return with_answer(answers, stored, Response())
+        deferred = Deferred(requests)
+        log.when_durable(end, partial(_finish_batch, deferred, answers, stored))
+        return deferred
+
+    def _part_of(self, header: AckMessageHeader) -> AckPart | None:
+        """Return what a request acknowledges; None if nothing must be stored. Raises: Rejected."""
         handle = self._handle(header.receipt)
         self._check(header, handle, header.offset, one_past=True)
-        if handle.revive_queue == ORDERED_QUEUE:
-            key = header.consumer_group, header.topic, header.queue_id
-            if not self._acknowledge_ordered(key, header.offset, handle.pop_time):
-                raise Rejected(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"offset is illegal, key:{header.topic}@{header.queue_id},"
-                    f" commit:{header.offset} is not of the last pop",
-                )
-            return Response()
-        log_end = self._acknowledge(
-            self._key(header.consumer_group, header.topic, handle),
-            [header.offset],
-            handle.visible_at,
-            handle.revive_queue,
-        )
-        return self._when_durable(request, log_end)
+        if handle.revive_queue != ORDERED_QUEUE:
+            key = self._key(header.consumer_group, header.topic, handle)
+            return AckPart((header.offset,), key, handle.visible_at, handle.revive_queue)
+        queue = header.consumer_group, header.topic, header.queue_id
+        if not self._acknowledge_ordered(queue, header.offset, handle.pop_time):
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset is illegal, key:{header.topic}@{header.queue_id},"
+                f" commit:{header.offset} is not of the last pop",
+            )
+        return None
 
     def acknowledge_batch(self, request: Request, body: BatchAckBody) -> Result | Awaitable[Result]:
         """Acknowledge messages of several check points. Raises: Rejected.
@@ -112,17 +137,17 @@ class Acknowledgements:
         self, parts: Sequence[tuple[BatchAck, list[int]]], broker: str | None
     ) -> int:
         """Acknowledge some parts; return the end of their records. Checkpoint: never."""
-        log_end = 0
+        stored: list[AckPart] = []
         for ack, offsets in parts:
             if ack.revive_queue_id == ORDERED_QUEUE:
                 for offset in offsets:
                     key = ack.consumer_group, ack.topic, ack.queue_id
                     self._acknowledge_ordered(key, offset, ack.pop_time)
             elif offsets:
-                log_end = max(log_end, self._acknowledge_part(ack, offsets, broker))
-        return log_end
+                stored.append(self._stored_part(ack, offsets, broker))
+        return self._acknowledge(stored) if stored else 0
 
-    def _acknowledge_part(self, ack: BatchAck, offsets: list[int], broker: str | None) -> int:
+    def _stored_part(self, ack: BatchAck, offsets: list[int], broker: str | None) -> AckPart:
         topic = ack.topic
         if ack.retry != str(NORMAL):
             old, new = names.pop_retry_topics(ack.consumer_group, ack.topic)
@@ -135,8 +160,7 @@ class Acknowledgements:
             ack.pop_time,
             broker or self.broker_name,
         )
-        visible_at = ack.pop_time + ack.invisible_ms
-        return self._acknowledge(key, offsets, visible_at, ack.revive_queue_id)
+        return AckPart(offsets, key, ack.pop_time + ack.invisible_ms, ack.revive_queue_id)
 
     def change(self, request: Request) -> Response:
         """Give a message another invisible time. Raises: Rejected. Checkpoint: never."""
@@ -234,15 +258,15 @@ class Acknowledgements:
             handle.broker_name,
         )
 
-    def _acknowledge(self, key: Key, offsets: list[int], visible_at: int, revive_queue: int) -> int:
-        pops = self.checks.state(starting=True)
-        before = pops.acknowledged
+    def _acknowledge(self, parts: Iterable[AckPart]) -> int:
+        """Store acknowledgements, all or none; return their end. Raises: Rejected."""
         try:
-            end = pops.acknowledge(key, offsets, visible_at, revive_queue)
+            end, counts = self.checks.state(starting=True).acknowledge(parts)
         except StoreUnavailable as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"it cannot be stored ({error})") from None
         # Neither what was acknowledged before, nor what is too late and comes again.
-        self.statistics.note_consumed(key[1], key[0], pops.acknowledged - before)
+        for key, count in counts:
+            self.statistics.note_consumed(key[1], key[0], count)
         return end
 
     def _when_durable(self, request: Request, end: int) -> Response | Deferred:
@@ -253,6 +277,28 @@ class Acknowledgements:
         deferred = Deferred((request,))
         log.when_durable(end, partial(_finish, deferred))
         return deferred
+
+
+def with_answer(
+    answers: list[Response | None], places: Iterable[int], made: Response
+) -> list[Response | None]:
+    """Return answers with the same one at some places."""
+    for index in places:
+        answers[index] = made
+    return answers
+
+
+def _finish_batch(
+    deferred: Deferred,
+    answers: list[Response | None],
+    stored: list[int],
+    result: DurabilityResult | FlushFailed,
+) -> None:
+    if isinstance(result, FlushFailed):
+        deferred.fail(result)
+        return
+    code = ResponseCode.SUCCESS if result is DurabilityResult.DURABLE else NOT_DURABLE[result]
+    deferred.finish(lambda: with_answer(answers, stored, Response(code)))
 
 
 def _finish(deferred: Deferred, result: DurabilityResult | FlushFailed) -> None:

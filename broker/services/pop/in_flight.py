@@ -76,22 +76,34 @@ class PopsInFlight:
         heapq.heappush(self._ends, (point.visible_at + KEEP_MS, point.key))
         self._count(point.key, len(offsets))
 
-    def acknowledge(self, key: Key, offsets: Iterable[int]) -> list[int]:
-        """Note acknowledged messages; return those that were not acknowledged before.
+    def unacknowledged(self, key: Key, offsets: Iterable[int]) -> list[int]:
+        """Return the messages that are not acknowledged yet, each once.
 
         Offsets that are not in the check point are left out; all are returned if it is not known.
         """
         flight = self._flights.get(key)
         if flight is None:
-            return list(offsets)
+            return list(dict.fromkeys(offsets))
         places = {offset: place for place, offset in enumerate(flight.offsets)}
+        found = 0
         fresh = []
         for offset in offsets:
             place = places.get(offset)
-            if place is not None and not flight.acknowledged >> place & 1:
-                flight.acknowledged |= 1 << place
+            if place is not None and not (flight.acknowledged | found) >> place & 1:
+                found |= 1 << place
                 fresh.append(offset)
-        self._leave(key, flight, len(fresh))
+        return fresh
+
+    def acknowledge(self, key: Key, offsets: Iterable[int]) -> list[int]:
+        """Note acknowledged messages; return those that were ``unacknowledged`` before."""
+        fresh = self.unacknowledged(key, offsets)
+        flight = self._flights.get(key)
+        if flight is not None and fresh:
+            gone = set(fresh)
+            for place, offset in enumerate(flight.offsets):
+                if offset in gone:
+                    flight.acknowledged |= 1 << place
+            self._leave(key, flight, len(fresh))
         return fresh
 
     def drops(self, key: Key) -> bool:

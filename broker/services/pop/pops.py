@@ -9,7 +9,7 @@ committed after ``SAFE_SECONDS`` though a slave lacks the check point.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import attrs
@@ -44,6 +44,15 @@ NOT_ACTING = (
     "this broker is a slave that does not act for its master: ask the master, or set"
     " enableSlaveActingMaster=true on all brokers of the group and on the name servers"
 )
+
+
+class AckPart(NamedTuple):
+    """Acknowledged messages of one check point. ``visible_at``: when they would come again (ms)."""
+
+    offsets: Sequence[int]
+    key: Key
+    visible_at: int
+    revive_queue: int
 
 
 class Move(NamedTuple):
@@ -305,22 +314,35 @@ class Pops:
         self.orders.touch()
         return True
 
-    def acknowledge(
-        self, key: Key, offsets: Sequence[int], visible_at: int, revive_queue: int
-    ) -> int:
-        """Store acknowledgements of one check point.
+    def acknowledge(self, parts: Iterable[AckPart]) -> tuple[int, Sequence[tuple[Key, int]]]:
+        """Store acknowledgements with one append, those of one check point in one record.
 
-        Returns: the end of the records, which must be durable before the answer; 0: nothing had to
-        be stored.
-        Raises: StoreUnavailable, StoreIoError. Checkpoint: never.
+        Returns: the end of the records, which must be durable before the answer, 0 if nothing had
+        to be stored; and how many messages of each check point were not acknowledged before.
+        Raises: StoreUnavailable, StoreIoError; then nothing is acknowledged. Checkpoint: never.
         """
-        if visible_at < self.decided_to_ms:
-            return 0  # too late: they come again
-        fresh = self.in_flight.acknowledge(key, offsets)
+        merged: dict[tuple[Key, int, int], list[int]] = {}
+        for part in parts:
+            if part.visible_at >= self.decided_to_ms:  # otherwise too late: they come again
+                merged.setdefault(part[1:], []).extend(part.offsets)
+        fresh = [
+            (key, offsets, visible_at, revive_queue)
+            for (key, visible_at, revive_queue), asked in merged.items()
+            if (offsets := self.in_flight.unacknowledged(key, asked))
+        ]
         if not fresh:
-            return 0
-        self.acknowledged += len(fresh)
-        return self.log.append([PopRecord(make_ack(key, fresh), revive_queue, visible_at)])
+            return 0, ()
+        end = self.log.append(
+            [
+                PopRecord(make_ack(key, offsets), revive_queue, visible_at)
+                for key, offsets, visible_at, revive_queue in fresh
+            ]
+        )
+        counts = [
+            (key, len(self.in_flight.acknowledge(key, offsets))) for key, offsets, *_ in fresh
+        ]
+        self.acknowledged += sum([count for _, count in counts])
+        return end, counts
 
     def change(
         self, key: Key, offset: int, visible_at: int, revive_queue: int, invisible_ms: int

@@ -27,9 +27,12 @@ def stored_topic(group: str, topic: str, handle: ReceiptHandle) -> str:
     return first if handle.retry == RETRY_V1 else second
 
 
-def ack_request(group: str, stored_in: str, handle: ReceiptHandle) -> Command:
-    """Return the request that acknowledges a message. ``stored_in``: its ``stored_topic``."""
-    header = AckMessageHeader(
+def ack_header(group: str, stored_in: str, handle: ReceiptHandle) -> AckMessageHeader:
+    """Return the header of the request that acknowledges a message.
+
+    ``stored_in``: its ``stored_topic``.
+    """
+    return AckMessageHeader(
         consumer_group=group,
         topic=stored_in,
         queue_id=handle.queue_id,
@@ -37,7 +40,11 @@ def ack_request(group: str, stored_in: str, handle: ReceiptHandle) -> Command:
         offset=handle.offset,
         broker_name=handle.broker_name,
     )
-    return request(RequestCode.ACK_MESSAGE, header)
+
+
+def ack_request(group: str, stored_in: str, handle: ReceiptHandle) -> Command:
+    """Return the request that acknowledges a message. ``stored_in``: its ``stored_topic``."""
+    return request(RequestCode.ACK_MESSAGE, ack_header(group, stored_in, handle))
 
 
 def change_request(group: str, stored_in: str, handle: ReceiptHandle, invisible_ms: int) -> Command:

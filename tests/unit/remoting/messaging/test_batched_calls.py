@@ -1,4 +1,6 @@
-"""Sends in batches: what becomes a request, and what the broker's response, or none, becomes."""
+"""Sends and acknowledgements in batches: what becomes a request, and what the broker's response, or
+none, becomes.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,21 @@ import pytest
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
+from triomq.remoting.messaging.batched_acks import BatchedAcks
 from triomq.remoting.messaging.batched_calls import BatchedSends, batch_of
 from triomq.remoting.messaging.cluster import DirectRequest, Sendable
 from triomq.remoting.messaging.known_clients import KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
+from triomq.remoting.messaging.popped_messages import PoppedMessage
+from triomq.remoting.messaging.renewal import Renewals
 from triomq.remoting.messaging.sending import Sending
+from triomq.remoting.messaging.settling import REQUESTS_MAX, Settling
 from triomq.remoting.messaging.transaction_place import TransactionPlace
 from triomq.remoting.messaging.writable_queues import WritableQueues
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
 from triomq.remoting.protocol.limits import Limits
+from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
 from triomq.remoting.server.requests import Response
 
 NOW_MS = 1_700_000_000_000
@@ -164,3 +171,99 @@ async def test_no_response_in_time() -> None:
     call.late()
     assert call.answers[0].entries[0].status.code == pb.Code.PROXY_TIMEOUT
     assert "b has not answered within 3 s" in call.answers[0].entries[0].status.message
+
+
+# Acknowledgements
+
+
+def popped(offset: int, pop_time: int = NOW_MS) -> PoppedMessage:
+    return PoppedMessage("G", "T", ReceiptHandle(0, pop_time, 60_000, 0, NORMAL, "b", 0, offset), 9)
+
+
+def ack_of(*handles: str) -> rpc.AckMessageRequest:
+    entries = [
+        rpc.AckMessageEntry(message_id=f"m{at}", receipt_handle=text)
+        for at, text in enumerate(handles)
+    ]
+    return rpc.AckMessageRequest(
+        group=pb.Resource(name="G"), topic=pb.Resource(name="T"), entries=entries
+    )
+
+
+def acks() -> tuple[FakeDirect, BatchedAcks]:
+    limits = Limits(MessagingSettings(), "gRPC service")
+    clients = KnownClients(limits, lambda client: FakeLink(), 120)  # type: ignore[arg-type,return-value]
+    nothing: Any = None
+    renewals = Renewals(MessagingSettings(), limits, lambda: NOW_MS, nothing)
+    direct = FakeDirect()
+    return direct, BatchedAcks(direct, Settling(clients, renewals, lambda: NOW_MS))
+
+
+def test_acknowledgements_that_have_their_own_handler() -> None:
+    context: Any = FakeContext()
+    direct, batch = acks()
+    good = ack_of(popped(1).text)
+    assert batch.takes(good, context)
+    assert not batch.takes(ack_of(), context)
+    assert not batch.takes(ack_of(*[popped(1).text] * (REQUESTS_MAX + 1)), context)
+    batch.settling.renewals.under_way = 1
+    assert not batch.takes(good, context)
+    batch.settling.renewals.under_way, direct.usable = 0, False
+    assert not batch.takes(good, context)
+
+
+async def test_each_entry_has_its_result() -> None:
+    direct, batch = acks()
+    call = FakeCall(ack_of(popped(1).text, "nonsense", popped(2).text, popped(3, 1).text))
+    batch_of(None, "AckMessage", rpc.AckMessageResponse, batch)([call])
+    (step,) = direct.steps
+    assert [request.header.offset for request in step] == [1, 2]  # type: ignore[attr-defined]
+    step[1].answered(Response(ResponseCode.SYSTEM_BUSY, remark="later"))
+    assert call.answers == []
+    step[0].answered(Response())
+    (answer,) = call.answers
+    assert answer.status.code == pb.Code.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in answer.entries] == [
+        pb.Code.OK,
+        pb.Code.INVALID_RECEIPT_HANDLE,
+        pb.Code.TOO_MANY_REQUESTS,
+        pb.Code.INVALID_RECEIPT_HANDLE,
+    ]
+    assert [entry.message_id for entry in answer.entries] == ["m0", "m1", "m2", "m3"]
+    step[0].answered(Response())
+    assert len(call.answers) == 1
+
+
+async def test_no_entry_that_can_be_acknowledged() -> None:
+    direct, batch = acks()
+    call = FakeCall(ack_of("nonsense"))
+    batch_of(None, "AckMessage", rpc.AckMessageResponse, batch)([call])
+    assert direct.steps == [[]]
+    assert call.answers[0].status.code == pb.Code.INVALID_RECEIPT_HANDLE
+
+
+@pytest.mark.parametrize("failure", ["busy", "silence", "gone"])
+async def test_a_held_message_is_renewed_again_if_it_is_not_acknowledged(failure: str) -> None:
+    direct, batch = acks()
+    renewals = batch.settling.renewals
+    given, newest = popped(1, NOW_MS - 70_000), popped(1)
+    context: Any = FakeContext()
+    client = batch.settling.clients.find(context)
+    renewals.keep(client, given, newest)
+    call = FakeCall(ack_of(given.text))
+    batch_of(None, "AckMessage", rpc.AckMessageResponse, batch)([call])
+    ((request,),) = direct.steps
+    assert request.header.receipt == newest.handle.encode()  # type: ignore[attr-defined]
+    assert not renewals.held
+    if failure == "silence":
+        assert call.late is not None
+        call.late()
+        request.answered(Response())  # too late
+    else:
+        code = ResponseCode.SYSTEM_BUSY if failure == "busy" else ResponseCode.NO_MESSAGE
+        request.answered(Response(code, remark="why"))
+    assert [held.message for held in renewals.held.values()] == (
+        [] if failure == "gone" else [newest]
+    )
+    assert len(call.answers) == 1
+    assert call.answers[0].status.code != pb.Code.OK

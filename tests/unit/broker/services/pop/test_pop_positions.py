@@ -1,4 +1,6 @@
-"""When positions of POP are committed, and which of them slaves are told."""
+"""When positions of POP are committed, and which of them slaves are told; what acknowledgements of
+one step store.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from triomq.broker.services.persisted import Version
 from triomq.broker.services.pop.order_table import open_order_table
 from triomq.broker.services.pop.pop_log import PopRecord, QueueKey
 from triomq.broker.services.pop.pop_settings import PopSettings
-from triomq.broker.services.pop.pops import COVERED, SAFE_SECONDS, Pops
+from triomq.broker.services.pop.pops import COVERED, SAFE_SECONDS, AckPart, Pops
+from triomq.broker.store.core.errors import StoreUnavailable
 from triomq.broker.store.log.durability import OnDurable
+from triomq.remoting.protocol.bodies.check_point import Ack
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 
 KEY = ("G", "T", 0)
@@ -33,8 +37,13 @@ class Log:
     slaves: int = 0
     timed_end: int = 0
     positions: dict[QueueKey, int] = attrs.field(factory=dict)
+    appends: list[Sequence[PopRecord]] = attrs.field(factory=list)
+    full: bool = False
 
     def append(self, records: Sequence[PopRecord]) -> int:
+        if self.full:
+            raise StoreUnavailable("the disk is full")
+        self.appends.append(records)
         self.end += len(records)
         self.timed_end = 100 + self.end
         return self.end
@@ -195,3 +204,56 @@ def test_slaves_are_told_a_position_that_was_set(tmp_path: Path, event: str) -> 
         it.offsets.forget_topic("T")
         it.offsets.commit(*KEY, 3)
     assert it.told()["T@G"] == {0: 3}
+
+
+def acked(it: Scene) -> list[tuple[int, list[int]]]:
+    """Return what the log has of acknowledgements: start of the check point, and offsets."""
+    return [
+        (one.record.start_offset, list(one.record.more or [one.record.offset]))
+        for records in it.log.appends
+        for one in records
+        if isinstance(one.record, Ack)
+    ]
+
+
+def part(it: Scene, start: int, *offsets: int, visible_in_ms: int = 60_000) -> AckPart:
+    key = ("T", "G", 0, start, it.now[0], "broker-a")
+    return AckPart(offsets, key, it.now[0] + visible_in_ms, 0)
+
+
+def test_acknowledgements_of_one_step_are_one_append(tmp_path: Path) -> None:
+    """One record for each check point, and each message once."""
+    it = scene(tmp_path)
+    it.pops.take(KEY, [0, 1, 2], 3, it.now[0], 60_000, 0)
+    it.pops.take(KEY, [5, 6], 7, it.now[0], 60_000, 0)
+    before = len(it.log.appends)
+    parts = [part(it, 0, 1), part(it, 5, 6), part(it, 0, 0), part(it, 0, 1, 9), part(it, 5, 6)]
+    end, counts = it.pops.acknowledge(parts)
+    assert len(it.log.appends) == before + 1
+    assert end == it.log.end
+    assert acked(it) == [(0, [1, 0]), (5, [6])]
+    assert [(key[3], count) for key, count in counts] == [(0, 2), (5, 1)]
+    assert it.pops.acknowledged == 3
+    assert it.pops.in_flight.of_queue(KEY) == 2
+    assert it.pops.acknowledge(parts) == (0, ())
+
+
+def test_what_cannot_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
+    it = scene(tmp_path)
+    it.pops.take(KEY, [0, 1], 2, it.now[0], 60_000, 0)
+    it.log.full = True
+    with pytest.raises(StoreUnavailable):
+        it.pops.acknowledge([part(it, 0, 0, 1)])
+    assert (it.pops.acknowledged, it.pops.in_flight.of_queue(KEY)) == (0, 2)
+    it.log.full = False
+    it.pops.acknowledge([part(it, 0, 0, 1)])
+    assert acked(it) == [(0, [0, 1])]
+    assert (it.pops.acknowledged, it.pops.in_flight.of_queue(KEY)) == (2, 0)
+
+
+def test_late_and_unknown_check_points(tmp_path: Path) -> None:
+    it = scene(tmp_path)
+    it.pops.decided_to_ms = it.now[0] + 1
+    end, _ = it.pops.acknowledge([part(it, 0, 0, visible_in_ms=0), part(it, 7, 8, 8)])
+    assert acked(it) == [(7, [8])], "one that this broker does not know goes its way"
+    assert end == it.log.end == 1
