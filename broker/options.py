@@ -16,7 +16,7 @@ from triomq.remoting.access.access_settings import check_access, check_admin_add
 from triomq.remoting.core.command_line import defined_entries, file_source
 from triomq.remoting.core.properties_file import Entry
 from triomq.remoting.core.saved_settings import load_with_saved
-from triomq.remoting.core.settings import Loaded, Source
+from triomq.remoting.core.settings import ConfigError, Loaded, Source
 from triomq.remoting.tls.security_settings import ProxyMode
 
 
@@ -57,4 +57,17 @@ def load_broker_config(
     claimed = config.security.proxy_protocol is ProxyMode.OPTIONAL
     check_admin_addresses(config.access, loaded.origins, claimed=claimed)
     check_access(config.access, loaded.origins, slave=config.broker_role is BrokerRole.SLAVE)
+    _check_ha_login(config, loaded.origins)
     return loaded
+
+
+def _check_ha_login(config: BrokerConfig, origins: Mapping[str, str]) -> None:
+    """Refuse a login of slaves without the secret for it. Raises: ConfigError."""
+    if config.replication.authentication and config.access.inner is None:
+        raise ConfigError(
+            origins.get("haAuthentication", ""),
+            "haAuthentication=true without innerClientAuthenticationCredentials: the slaves have no"
+            " secret to log in with",
+            "write the same innerClientAuthenticationCredentials into the file of each broker of"
+            ' this brokerName: {"accessKey":"NAME","secretKey":"SECRET"}',
+        )

@@ -334,6 +334,13 @@ BROKER = [
         "the connection is closed",
         "`triomq_replication_turned_away_total`",
     ),
+    Row(
+        "login of a slave",
+        "haAuthentication",
+        "",
+        "the connection is closed",
+        "`triomq_replication_turned_away_total`",
+    ),
 ]
 GRPC = [
     Row(

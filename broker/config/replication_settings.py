@@ -43,8 +43,15 @@ class ReplicationSettings:
         "haSlaveAddresses",
         NETWORKS,
         (),
-        "addresses that may connect to the HA port, whose protocol has no login; empty: any",
+        "addresses that may connect to the HA port; empty: any",
         default_text="empty",
+        own=True,
+    )
+    authentication: bool = flag(
+        "haAuthentication",
+        False,
+        "slaves log in at the HA port with innerClientAuthenticationCredentials, and their master"
+        " shows that it knows them; on all brokers of the group. A slave of RocketMQ cannot log in",
         own=True,
     )
     connections_max: int = number(

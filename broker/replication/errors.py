@@ -4,6 +4,7 @@
 
     ReplicationError
     ├── LinkSilent        nothing came for haHousekeepingInterval
+    ├── LoginRefused      the other side does not know the secret (haAuthentication)
     ├── LinkBroken        not a replication stream, or the wrong place of the log
     └── LogsDiffer        the two logs cannot be joined: an operator must decide
         └── LogsParted    the slave has messages that its master has not
@@ -18,6 +19,10 @@ class ReplicationError(Exception):
 
 class LinkSilent(ReplicationError):
     """The other side has sent nothing, or taken nothing, for too long."""
+
+
+class LoginRefused(ReplicationError):
+    """The other side does not log in, or does not know the secret."""
 
 
 class LinkBroken(ReplicationError):

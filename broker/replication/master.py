@@ -17,8 +17,14 @@ import attrs
 import trio
 
 from triomq.broker.replication.connection_limits import HaConnectionLimits
-from triomq.broker.replication.errors import LinkBroken, LogsDiffer, ReplicationError
+from triomq.broker.replication.errors import (
+    LinkBroken,
+    LoginRefused,
+    LogsDiffer,
+    ReplicationError,
+)
 from triomq.broker.replication.link_socket import LinkSocket
+from triomq.broker.replication.login import ReplicationLogin
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
 from triomq.broker.replication.rates import RateMeter, TokenBucket
 from triomq.broker.replication.replicas import Replica, ReplicaSet
@@ -98,6 +104,8 @@ class ReplicationMaster:
     connection_limits: HaConnectionLimits = attrs.field(factory=HaConnectionLimits)
     places: Places = attrs.field(factory=lambda: ConnectionBudget.of_process().slaves, kw_only=True)
     """Connections that the limit of open files leaves for slaves."""
+    login: ReplicationLogin | None = attrs.field(default=None, kw_only=True)
+    """What slaves must know; None: everything is sent to any peer that connects."""
     on_connection: Callable[[str, str], None] | None = attrs.field(default=None, kw_only=True)
     """Called with a peer and why it is turned away; an empty text if it is not."""
     on_acknowledged: list[Callable[[], None]] = attrs.field(factory=list, init=False)
@@ -180,10 +188,9 @@ class ReplicationMaster:
                 f"the limit of open files (ulimit -n, {open_files.limit()}) leaves"
                 f" {self.places.most} for slaves; raise it"
             )
-        if self.on_connection is not None:
-            self.on_connection(peer, refusal)
+        if refusal or self.login is None:
+            self._note_connection(peer, refusal)
         if refusal:
-            self._limit.warning(logger, "%s is turned away: %s", peer, refusal)
             sock.close()
             return
         connection = SlaveConnection(
@@ -192,13 +199,34 @@ class ReplicationMaster:
         self.connections.append(connection)
         nursery.start_soon(self._serve, connection, name="replication-connection")
 
+    def _note_connection(self, peer: str, refusal: str) -> None:
+        if self.on_connection is not None:
+            self.on_connection(peer, refusal)
+        if refusal:
+            self._limit.warning(logger, "%s is turned away: %s", peer, refusal)
+
+    async def _refusal_of_login(self, connection: SlaveConnection) -> str:
+        """Let the peer log in; return why it is turned away, and count it."""
+        if self.login is None:
+            return ""
+        peer, refusal = connection.link.peer, ""
+        try:
+            await self.login.admit(connection.link_socket)
+        except (LoginRefused, trio.BrokenResourceError) as error:
+            refusal = f"haAuthentication: {error}"
+            self.connection_limits.refused["haAuthentication"] += 1
+        self._note_connection(peer, refusal)
+        return refusal
+
     async def _serve(self, connection: SlaveConnection) -> None:
-        """Serve one slave from its first report to its end."""
+        """Serve one slave from its login, or first report, to its end."""
         peer = connection.link.peer
         reason = "replaced by a newer connection"
         try:
             with connection.scope:
-                reason = await self._run_tasks(connection)
+                reason = await self._refusal_of_login(connection)
+                if not reason:
+                    reason = await self._run_tasks(connection)
         finally:
             connection.link_socket.close()
             self.connections.remove(connection)

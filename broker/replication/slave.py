@@ -19,11 +19,13 @@ import trio
 from triomq.broker.replication.errors import (
     LinkBroken,
     LinkSilent,
+    LoginRefused,
     LogsDiffer,
     LogsParted,
     ReplicationError,
 )
 from triomq.broker.replication.link_socket import LinkSocket
+from triomq.broker.replication.login import ReplicationLogin
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.rates import RateMeter
@@ -98,6 +100,8 @@ class ReplicationSlave:
     """Whether to busy poll for messages if the master's senders wait for reports."""
     on_lost: list[Callable[[], None]] = attrs.field(factory=list)
     """Called when a connection has ended."""
+    login: ReplicationLogin | None = attrs.field(default=None, kw_only=True)
+    """How this slave logs in at its master, which must do the same; None: it does not."""
     link: SlaveLink | None = attrs.field(default=None, init=False)
     """The present connection."""
     tables_changed: Watermark = attrs.field(factory=Watermark, init=False)
@@ -175,7 +179,13 @@ class ReplicationSlave:
             if connecting.cancelled_caught:
                 return f"no connection within {CONNECT_SECONDS:g} s"
             try:
+                if self.login is not None:
+                    await self.login.enter(link_socket)
                 return await self._run_tasks(link_socket)
+            except LoginRefused as error:
+                return str(error)
+            except trio.BrokenResourceError:
+                return "the connection broke"
             finally:
                 link_socket.close()
         except (OSError, ValueError) as error:

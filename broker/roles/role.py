@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from triomq.broker.config import BrokerConfig, BrokerRole
+from triomq.broker.replication.login import ReplicationLogin
 from triomq.broker.replication.master import ReplicationMaster, open_ha_port
 from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.replicas import ReplicaSet
@@ -67,11 +68,12 @@ class Role:
             tasks.start_soon(self.slave.run, name="replication-slave")
         if self.master is not None:
             listener = open_ha_port(self.config.ha_listen_host, self.config.ha_port)
-            if not self.config.replication.slave_networks:
+            settings = self.config.replication
+            if not settings.slave_networks and not settings.authentication:
                 warn_if_open(
                     listener,
                     "copy every message and count as a slave",
-                    "name the slaves in haSlaveAddresses",
+                    "write haAuthentication=true, or name the slaves in haSlaveAddresses",
                 )
             tasks.start_soon(self.master.run, listener, name="replication-master")
         if self.replicated is not None:
@@ -99,6 +101,8 @@ def open_role(
     settings = config.replication
     rules = settings.link_rules(config.store.segment_size_bytes)
     busy_poll = config.network.busy_poll_micros > 0
+    inner = config.access.inner
+    login = ReplicationLogin(inner) if settings.authentication and inner is not None else None
     if config.broker_role is BrokerRole.SLAVE:
         address = MasterAddress(
             ha=settings.master_address or None, ha_fixed=bool(settings.master_address)
@@ -112,6 +116,7 @@ def open_role(
             settings.last_segment_only,
             busy_poll,
             list(on_lost_master),
+            login=login,
         )
         return Role(
             config=config,
@@ -131,6 +136,7 @@ def open_role(
         busy_poll=busy_poll,
         connection_limits=settings.connection_limits(),
         places=places,
+        login=login,
         on_connection=None if audit is None else partial(_note_slave, audit, config),
     )
     timeout_seconds = settings.slave_timeout_ms / 1000
@@ -145,6 +151,8 @@ def open_role(
 
 def _note_slave(audit: DecisionLog, config: BrokerConfig, peer: str, refusal: str) -> None:
     """Write a connection to the HA port into the audit log. Checkpoint: never."""
-    open_to_all = not config.replication.slave_networks
-    why = refusal or ("haSlaveAddresses is empty" if open_to_all else "haSlaveAddresses")
+    settings = config.replication
+    open_to_all = "haSlaveAddresses is empty"
+    place = "haSlaveAddresses" if settings.slave_networks else open_to_all
+    why = refusal or ("haAuthentication" if settings.authentication else place)
     audit.note(AuditEntry(door="ha", what="copy the log", peer=peer, allowed=not refusal, why=why))

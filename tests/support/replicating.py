@@ -13,6 +13,7 @@ from typing import Any
 import trio
 from stores import tiny_config
 
+from triomq.broker.replication.login import ReplicationLogin
 from triomq.broker.replication.master import ReplicationMaster, open_ha_port
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.parted import PartedLogs
@@ -57,6 +58,7 @@ async def serving_master(
     rules: LinkRules | None = None,
     awaited: bool = False,
     busy_poll: bool = False,
+    login: ReplicationLogin | None = None,
     **replica_rules: Any,
 ) -> AsyncIterator[tuple[ReplicationMaster, int]]:
     """Serve the HA port of a store; yield (master, port)."""
@@ -67,6 +69,7 @@ async def serving_master(
         bytes_per_second,
         awaited,
         busy_poll,
+        login=login,
     )
     listener = open_ha_port("127.0.0.1", port)
     port = listener.getsockname()[1]
@@ -86,6 +89,7 @@ async def following_slave(
     last_segment_only: bool = False,
     rules: LinkRules | None = None,
     busy_poll: bool = False,
+    login: ReplicationLogin | None = None,
 ) -> AsyncIterator[ReplicationSlave]:
     slave = ReplicationSlave(
         store,
@@ -95,6 +99,7 @@ async def following_slave(
         PartedLogs(store.config.root / "config" / "logsParted", store.disk),
         last_segment_only,
         busy_poll,
+        login=login,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slave.run)

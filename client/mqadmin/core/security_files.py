@@ -71,11 +71,12 @@ def _texts(tls: Path) -> dict[str, tuple[str, str]]:
     encrypted = f"tls.config.file={tls}\ntls.server.mode=enforcing\n"
     checked = f"authenticationEnabled=true\ninnerClientAuthenticationCredentials={inner}\n"
     rules = "authorizationEnabled=true\n"
+    slaves = "haAuthentication=true\n"
     asking = "tls.enable=true\n"
     user = f"initAuthenticationUser={first}\n"
     return {
         "name server": ("namesrv.properties", checked + user + encrypted),
-        "broker": ("broker.properties", checked + rules + user + encrypted + asking),
+        "broker": ("broker.properties", checked + rules + user + slaves + encrypted + asking),
         "proxy": ("mqproxy.properties", checked + rules + encrypted + asking),
         "administrator": (
             "administrator.yml",

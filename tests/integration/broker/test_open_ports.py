@@ -25,6 +25,14 @@ ANY = {"bindAddress": "0.0.0.0", "brokerRole": "ASYNC_MASTER"}
         (ANY, ["read, write and delete", "copy every message and count as a slave"]),
         ({**ANY, "haSlaveAddresses": "127.0.0.1"}, ["read, write and delete"]),
         (
+            {
+                **ANY,
+                "haAuthentication": "true",
+                "innerClientAuthenticationCredentials": '{"accessKey":"b","secretKey":"s"}',
+            },
+            ["read, write and delete"],
+        ),
+        (
             {**ANY, "haSlaveAddresses": "127.0.0.1", "auditLogPath": "AUDIT"},
             ["read, write and delete"],
         ),
