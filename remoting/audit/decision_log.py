@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import attrs
@@ -21,12 +22,14 @@ import trio
 from triomq.remoting.audit.audit_entry import AuditEntry, time_text
 from triomq.remoting.audit.audit_settings import AuditSettings
 from triomq.remoting.audit.rotated_file import RotatedFile
+from triomq.remoting.core.file_lock import try_lock
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import explained
 from triomq.remoting.core.settings import ConfigError
 
 _log = logging.getLogger(__name__)
 
+_FIX = "name a file in an existing folder that this program may write"
 QUEUE_MAX = 10_000
 """Entries that may wait for the disk, in each of the two queues; further ones are dropped."""
 GATHER_SECONDS = 0.2
@@ -146,7 +149,7 @@ def open_audit(settings: AuditSettings, server: str) -> DecisionLog | None:
         try:
             queue.file.check()
         except OSError as error:
-            fix = "name a file in an existing folder that this program may write"
+            fix = _FIX
             if error.errno == errno.ENOENT:
                 fix = f"make the folder {path.parent}, or name a file in another one"
             raise ConfigError(
@@ -157,13 +160,47 @@ def open_audit(settings: AuditSettings, server: str) -> DecisionLog | None:
 
 @asynccontextmanager
 async def writing(log: DecisionLog | None) -> AsyncIterator[None]:
-    """Write the entries of *log* during the block, and those that are left at its end."""
+    """Write the entries of *log* during the block, and those that are left at its end.
+
+    Raises: ConfigError if another server writes these files.
+    """
     if log is None:
         yield
         return
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(log.run, name="audit-log")
+    with _locked(log.allowed.file.path):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.run, name="audit-log")
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keep other servers from the files: each would rotate what the other one writes.
+
+    The lock is a file of its own, since the files themselves may be moved away at any time.
+
+    Raises: ConfigError.
+    """
+    beside = path.with_name(f"{path.name}.lock")
+    try:
+        file = os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT, 0o600), "wb")
+    except OSError as error:
+        raise ConfigError(
+            "auditLogPath", f"cannot write {beside}: {explained(error)}", _FIX
+        ) from None
+    with file:
         try:
-            yield
-        finally:
-            nursery.cancel_scope.cancel()
+            free = try_lock(file.fileno())
+        except OSError as error:
+            _log.warning("%s cannot be locked: %s", beside, explained(error))
+            free = True
+        if not free:
+            raise ConfigError(
+                "auditLogPath",
+                f"another server writes {path}: their lines and rotations would mix",
+                "give each server an auditLogPath of its own",
+            )
+        yield

@@ -138,6 +138,7 @@ async def test_a_white_list_leaves_out_one_check_of_the_codes_it_names(tmp_path:
         assert answers == [0, no, 0, no, missing, no, no]
 
 
+@pytest.mark.feature(210)
 async def test_mqadmin_says_which_rule_decides(tmp_path: Path) -> None:
     file = tmp_path / "tools.yml"
     file.write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from access_callers import PASSWORD, ROOT, SETTINGS, Caller
 from brokers import peer_of, running_broker
@@ -21,6 +22,7 @@ from triomq.client.proxy.app import ProxyReady, run_proxy
 from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.audit.audit_settings import AuditSettings
 from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import Command, request
@@ -37,6 +39,7 @@ def facts(line: dict[str, Any]) -> tuple[Any, ...]:
     return line["user"], line["what"], line.get("resources"), line["why"]
 
 
+@pytest.mark.feature("209a", "209b", "209c")
 async def test_a_broker_writes_changes_and_refusals_and_no_secret(tmp_path: Path) -> None:
     port = free_port()
     settings = {
@@ -140,6 +143,17 @@ async def test_sends_are_sampled_and_changes_are_written_without_authentication(
     assert len(lines) == 5
     assert lines[-1]["resources"] == ["Topic:TA Pub"]
     assert lines_of(tmp_path, "audit-refused.log") == []
+
+
+@pytest.mark.feature("209d")
+async def test_a_second_server_with_the_same_file_does_not_start(tmp_path: Path) -> None:
+    settings = {"auditLogPath": tmp_path / "audit.log"}
+    async with running_broker(tmp_path / "a", **settings):
+        with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match="another server writes")):
+            async with running_broker(tmp_path / "b", **settings):
+                pass
+    async with running_broker(tmp_path / "b", **settings):
+        pass
 
 
 async def test_calls_over_grpc_are_written(tmp_path: Path) -> None:

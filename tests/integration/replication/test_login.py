@@ -70,6 +70,7 @@ async def test_a_slave_that_knows_the_secret_gets_the_log(tmp_path: Path) -> Non
         assert log_of(first) == log_of(second)
 
 
+@pytest.mark.feature(211)
 @pytest.mark.parametrize("slave_login", [None, WRONG, OTHER_NAME])
 async def test_a_slave_that_does_not_know_it_gets_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, slave_login: ReplicationLogin | None
