@@ -12,7 +12,11 @@ from pathlib import Path
 
 from triomq.broker.config import BrokerConfig, BrokerRole, check_role
 from triomq.broker.java_keys import BROKER_KEYS
-from triomq.remoting.access.access_settings import check_access, check_admin_addresses
+from triomq.remoting.access.access_settings import (
+    check_access,
+    check_admin_addresses,
+    check_plain_acl,
+)
 from triomq.remoting.core.command_line import defined_entries, file_source
 from triomq.remoting.core.properties_file import Entry
 from triomq.remoting.core.saved_settings import load_with_saved
@@ -57,6 +61,7 @@ def load_broker_config(
     claimed = config.security.proxy_protocol is ProxyMode.OPTIONAL
     check_admin_addresses(config.access, loaded.origins, claimed=claimed)
     check_access(config.access, loaded.origins, slave=config.broker_role is BrokerRole.SLAVE)
+    check_plain_acl(config.plain_acl, config.access, loaded.origins)
     _check_ha_login(config, loaded.origins)
     return loaded
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import attrs
 import trio
@@ -21,6 +22,7 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.offsets import ConsumerOffsets, OwnCommits, open_consumer_offsets
 from triomq.broker.services.persisted import PersistedTable, TableSaver, Version
+from triomq.broker.services.plain_acl_files import PlainAclFiles, open_plain_acl
 from triomq.broker.services.pop.acting_records import (
     ActingRecords,
     open_acting_records,
@@ -98,6 +100,8 @@ class ServiceSet:
     acting_records: ActingRecords | None
     """On a slave, and on a master that was one; None with timerWheelEnable=false."""
     access: AccessTable
+    plain_acl: PlainAclFiles | None
+    """With aclEnable: the files whose accounts decide instead."""
     notes: DecisionNotes | None
     """What decides about requests and writes it; None where everybody may do everything unseen."""
 
@@ -114,6 +118,8 @@ class ServiceSet:
         tasks.start_soon(every, 30.0, self.locks.sweep, name="queue-locks-expire")
         tasks.start_soon(self.statistics.run, name="statistics")
         tasks.start_soon(self.slow_consumers.run, name="slow-consumers")
+        if self.plain_acl is not None:
+            tasks.start_soon(self.plain_acl.run, name="plain-acl")
 
     def connection_closed(self, connection: Connection) -> None:
         """Remove what belongs to a client's connection. Checkpoint: never."""
@@ -274,6 +280,10 @@ def open_services(
     modes = open_request_modes(directory, config.pop.default_mode, config.pop.default_share)
     offsets.on_forget.append(modes.forget)
     access = open_access_table(directory, config.access)
+    plain_acl = None
+    if config.plain_acl.enabled:
+        named = Path(config.plain_acl.path).expanduser() if config.plain_acl.path else None
+        plain_acl = open_plain_acl(named or directory / "plain_acl.yml", access.inner)
     tables: tuple[PersistedTable, ...] = topics, groups, offsets, delayed, filters, modes, access
     if timers is not None:
         tables += (timers.counts,)
@@ -306,16 +316,27 @@ def open_services(
         reviver=reviver,
         acting_records=records,
         access=access,
-        notes=decision_notes(config, access, audit),
+        plain_acl=plain_acl,
+        notes=decision_notes(config, access, audit, plain_acl),
     )
 
 
 def decision_notes(
-    config: BrokerConfig, table: AccessTable, audit: DecisionLog | None
+    config: BrokerConfig,
+    table: AccessTable,
+    audit: DecisionLog | None,
+    plain_acl: PlainAclFiles | None = None,
 ) -> DecisionNotes | None:
     """Return the check of all requests; None if no setting asks for one."""
     settings = config.access
-    if settings.authentication:
+    if plain_acl is not None:
+        control = AccessControl(
+            plain_acl.table,
+            config.cluster_name,
+            admin_networks=settings.admin_networks,
+            date_window_seconds=settings.date_window_seconds,
+        )
+    elif settings.authentication:
         control = AccessControl(
             table.users,
             config.cluster_name,

@@ -25,6 +25,7 @@ from triomq.broker.processors.ha_status import HaStatusRequests
 from triomq.broker.processors.handler_table import Processors, handler_table
 from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.offsets import GroupOffsetRequests, QueueOffsetRequests
+from triomq.broker.processors.plain_acl import PlainAclRequests
 from triomq.broker.processors.pop.acknowledgements import Acknowledgements
 from triomq.broker.processors.pop.assignments import Assignments
 from triomq.broker.processors.pop.polls import Polls
@@ -322,7 +323,18 @@ def open_server(
         housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ha_status=HaStatusRequests(store, role.master, role.slave),
         group_changes=group_changes,
-        access=AccessRequests(services.access, config.access.authentication, role.tables_changed),
+        plain_acl=PlainAclRequests(
+            services.plain_acl,
+            config.cluster_name,
+            config.broker_name,
+            lambda: services.registrar.settings.broker_address,
+        ),
+        access=AccessRequests(
+            services.access,
+            config.access.authentication,
+            role.tables_changed,
+            None if services.plain_acl is None else services.plain_acl.table,
+        ),
         require_for_body=require,
         reject_sends=always if role.slave is not None else None,
         reject_pulls=role.slave_reads.refuses if role.slave is not None else None,
@@ -333,7 +345,7 @@ def open_server(
         server_config = attrs.evolve(
             server_config,
             request_hooks=hooks,
-            checks_callers=server_config.checks_callers or config.access.authentication,
+            checks_callers=server_config.checks_callers or config.checks_users,
         )
     server = Server(
         server_config,

@@ -24,7 +24,7 @@ from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.table_limits import BrokerTableLimits
 from triomq.broker.services.timers.timer_settings import TimerSettings
-from triomq.remoting.access.access_settings import AccessSettings
+from triomq.remoting.access.access_settings import AccessSettings, PlainAclSettings
 from triomq.remoting.audit.audit_settings import AuditSettings
 from triomq.remoting.core.settings import (
     ADDRESSES,
@@ -265,11 +265,17 @@ class BrokerConfig:
     exports: ExportSettings = group(ExportSettings)
     security: SecuritySettings = group(SecuritySettings)
     access: AccessSettings = group(AccessSettings)
+    plain_acl: PlainAclSettings = group(PlainAclSettings)
     audit: AuditSettings = group(AuditSettings)
     endpoint: EndpointSettings = group(EndpointSettings)
     replication: ReplicationSettings = group(ReplicationSettings)
     pools: PoolSettings = group(PoolSettings)
     limits: BrokerTableLimits = group(BrokerTableLimits)
+
+    @property
+    def checks_users(self) -> bool:
+        """Whether requests need the signature of a user, of either version of access control."""
+        return self.access.authentication or self.plain_acl.enabled
 
     def saved_settings_path(self) -> Path:
         """Return the file that keeps settings changed by requests for the next start."""

@@ -38,12 +38,14 @@ B = TypeVar("B", bound=JsonBody)
 class AccessRequests:
     """The handlers. ``changed`` is called after each change: slaves copy the table.
 
-    ``enabled``: whether requests are authenticated.
+    ``enabled``: whether requests are authenticated by this table; ``plain``: the users that the
+    files of ACL 1.0 make, which requests only read.
     """
 
     table: AccessTable
     enabled: bool
     changed: Callable[[], None]
+    plain: UserTable | None = None
 
     async def create_user(self, request: Request) -> Response:
         header: UserHeader = request.header
@@ -91,6 +93,8 @@ class AccessRequests:
 
     def _as(self, request: Request) -> AccessChanges:
         """Return the table as the sender may see and change it. Raises: Rejected."""
+        if self.plain is not None:
+            return AccessChanges(self.plain, request.user)
         if not self.enabled:
             raise Rejected(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
@@ -105,6 +109,12 @@ class AccessRequests:
         return AccessChanges(UserTable(dict(now.table.users), dict(now.table.rules)), now.caller)
 
     async def _change(self, change: Callable[[], None]) -> Response:
+        if self.plain is not None:
+            raise Rejected(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                "the users of this broker are the accounts of its files (aclEnable): change"
+                " plain_acl.yml",
+            )
         change()
         self.table.touch()
         self.changed()

@@ -21,6 +21,7 @@ from triomq.broker.processors.group_progress import GroupProgress
 from triomq.broker.processors.ha_status import HaStatusRequests
 from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.offsets import GroupOffsetRequests, QueueOffsetRequests
+from triomq.broker.processors.plain_acl import PlainAclRequests
 from triomq.broker.processors.pop.acknowledgements import Acknowledgements
 from triomq.broker.processors.pop.assignments import Assignments
 from triomq.broker.processors.pop.polls import Polls
@@ -110,6 +111,7 @@ class Processors:
     ha_status: HaStatusRequests
     group_changes: GroupChanges
     access: AccessRequests
+    plain_acl: PlainAclRequests
     require_for_body: RequireForBody | None = None
     """Set where requests are authorized."""
     reject_sends: Callable[[], bool] | None = None
@@ -243,6 +245,8 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.AUTH_LIST_USER, access.users, auth.ListUsersHeader),
             (Code.AUTH_GET_ACL, access.rules, auth.AclHeader),
             (Code.AUTH_LIST_ACL, access.all_rules, auth.ListAclsHeader),
+            (Code.GET_BROKER_CLUSTER_ACL_INFO, do.plain_acl.versions),
+            (Code.GET_BROKER_CLUSTER_ACL_CONFIG, do.plain_acl.accounts),
             (Code.DELETE_EXPIRED_COMMITLOG, do.housekeeping.delete_expired_log),
             (Code.CLEAN_EXPIRED_CONSUMEQUEUE, do.housekeeping.delete_expired_queues),
             (Code.CLEAN_UNUSED_TOPIC, do.housekeeping.delete_unused_topics),
@@ -294,6 +298,9 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.AUTH_CREATE_ACL, access.put_rules, auth.AclHeader),
             (Code.AUTH_UPDATE_ACL, access.put_rules, auth.AclHeader),
             (Code.AUTH_DELETE_ACL, access.delete_rules, auth.DeleteAclHeader),
+            (Code.UPDATE_AND_CREATE_ACL_CONFIG, do.plain_acl.put),
+            (Code.DELETE_ACL_CONFIG, do.plain_acl.delete),
+            (Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, do.plain_acl.trust),
         ),
         *in_pool(
             "disk",

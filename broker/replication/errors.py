@@ -4,7 +4,7 @@
 
     ReplicationError
     ├── LinkSilent        nothing came for haHousekeepingInterval
-    ├── LoginRefused      the other side does not know the secret (haAuthentication)
+    ├── HaLoginRefused    the other side does not know the secret (haAuthentication)
     ├── LinkBroken        not a replication stream, or the wrong place of the log
     └── LogsDiffer        the two logs cannot be joined: an operator must decide
         └── LogsParted    the slave has messages that its master has not
@@ -21,7 +21,7 @@ class LinkSilent(ReplicationError):
     """The other side has sent nothing, or taken nothing, for too long."""
 
 
-class LoginRefused(ReplicationError):
+class HaLoginRefused(ReplicationError):
     """The other side does not log in, or does not know the secret."""
 
 

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
-from triomq.broker.replication.errors import LoginRefused
+from triomq.broker.replication.errors import HaLoginRefused
 from triomq.broker.replication.link_socket import LinkSocket
 from triomq.remoting.protocol.signing import Credentials
 
@@ -53,11 +53,11 @@ class ReplicationLogin:
         return hmac.digest(self.credentials.secret_key.encode(), content, "sha256")
 
     async def admit(self, link: LinkSocket) -> None:
-        """Let a slave log in, as its master. Raises: LoginRefused, trio.BrokenResourceError."""
-        reader = _Reader(link)
+        """Let a slave log in, as its master. Raises: HaLoginRefused, trio.BrokenResourceError."""
+        reader = _LoginReader(link)
         with _time_limit("the slave"):
             if await reader.take(len(LOGIN)) != LOGIN:
-                raise LoginRefused(
+                raise HaLoginRefused(
                     "it does not log in; a slave of TrioMQ does with haAuthentication=true, a"
                     " slave of RocketMQ cannot"
                 )
@@ -65,13 +65,13 @@ class ReplicationLogin:
             await link.send(master_number)
             proof = await reader.take(_SIZE)
             if not hmac.compare_digest(proof, self.proof(b"slave", slave_number, master_number)):
-                raise LoginRefused(f"its login is wrong: {FIX}")
+                raise HaLoginRefused(f"its login is wrong: {FIX}")
             await link.send(self.proof(b"master", slave_number, master_number))
         reader.require_empty()
 
     async def enter(self, link: LinkSocket) -> None:
-        """Log in at a master. Raises: LoginRefused, trio.BrokenResourceError."""
-        reader = _Reader(link)
+        """Log in at a master. Raises: HaLoginRefused, trio.BrokenResourceError."""
+        reader = _LoginReader(link)
         with _time_limit("the master"):
             slave_number = self.random()
             await link.send(LOGIN + slave_number)
@@ -79,37 +79,37 @@ class ReplicationLogin:
             await link.send(self.proof(b"slave", slave_number, master_number))
             proof = await reader.take(_SIZE)
             if not hmac.compare_digest(proof, self.proof(b"master", slave_number, master_number)):
-                raise LoginRefused(f"the master does not know the secret of this broker: {FIX}")
+                raise HaLoginRefused(f"the master does not know the secret of this broker: {FIX}")
         reader.require_empty()
 
 
 @attrs.define(eq=False)
-class _Reader:
+class _LoginReader:
     """Takes the messages out of what a socket receives."""
 
     link: LinkSocket
     rest: bytes = b""
 
     async def take(self, size: int) -> bytes:
-        """Return the next *size* bytes. Raises: LoginRefused, trio.BrokenResourceError."""
+        """Return the next *size* bytes. Raises: HaLoginRefused, trio.BrokenResourceError."""
         while len(self.rest) < size:
             data = await self.link.receive()
             if not data:
-                raise LoginRefused(f"the connection was closed during the login: {FIX}")
+                raise HaLoginRefused(f"the connection was closed during the login: {FIX}")
             self.rest += data
         taken, self.rest = self.rest[:size], self.rest[size:]
         return taken
 
     def require_empty(self) -> None:
-        """Refuse bytes before their time: they are not part of a login. Raises: LoginRefused."""
+        """Refuse bytes before their time: they are not part of a login. Raises: HaLoginRefused."""
         if self.rest:
-            raise LoginRefused("it sends more than a login")
+            raise HaLoginRefused("it sends more than a login")
 
 
 @contextmanager
 def _time_limit(peer: str) -> Iterator[None]:
-    """Limit the time of a login. Raises: LoginRefused."""
+    """Limit the time of a login. Raises: HaLoginRefused."""
     with trio.move_on_after(LOGIN_SECONDS) as scope:
         yield
     if scope.cancelled_caught:
-        raise LoginRefused(f"{peer} did not complete the login within {LOGIN_SECONDS:g} s: {FIX}")
+        raise HaLoginRefused(f"{peer} did not complete the login within {LOGIN_SECONDS:g} s: {FIX}")

@@ -18,8 +18,8 @@ import trio
 
 from triomq.broker.replication.connection_limits import HaConnectionLimits
 from triomq.broker.replication.errors import (
+    HaLoginRefused,
     LinkBroken,
-    LoginRefused,
     LogsDiffer,
     ReplicationError,
 )
@@ -212,7 +212,7 @@ class ReplicationMaster:
         peer, refusal = connection.link.peer, ""
         try:
             await self.login.admit(connection.link_socket)
-        except (LoginRefused, trio.BrokenResourceError) as error:
+        except (HaLoginRefused, trio.BrokenResourceError) as error:
             refusal = f"haAuthentication: {error}"
             self.connection_limits.refused["haAuthentication"] += 1
         self._note_connection(peer, refusal)

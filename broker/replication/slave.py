@@ -17,9 +17,9 @@ import attrs
 import trio
 
 from triomq.broker.replication.errors import (
+    HaLoginRefused,
     LinkBroken,
     LinkSilent,
-    LoginRefused,
     LogsDiffer,
     LogsParted,
     ReplicationError,
@@ -182,7 +182,7 @@ class ReplicationSlave:
                 if self.login is not None:
                     await self.login.enter(link_socket)
                 return await self._run_tasks(link_socket)
-            except LoginRefused as error:
+            except HaLoginRefused as error:
                 return str(error)
             except trio.BrokenResourceError:
                 return "the connection broke"

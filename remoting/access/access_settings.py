@@ -10,7 +10,14 @@ import attrs
 import msgspec
 
 from triomq.remoting.core.networks import NETWORKS, AddressRange
-from triomq.remoting.core.settings import ConfigError, Kind, flag, number, setting
+from triomq.remoting.core.settings import (
+    ConfigError,
+    Kind,
+    flag,
+    number,
+    optional_text,
+    setting,
+)
 from triomq.remoting.protocol.signing import Credentials
 
 
@@ -212,6 +219,36 @@ class AccessSettings:
         default_text="empty",
         secret=True,
     )
+
+
+@attrs.frozen(kw_only=True)
+class PlainAclSettings:
+    """ACL 1.0, as brokers of RocketMQ 4.4 to 5.2 have it."""
+
+    enabled: bool = flag(
+        "aclEnable",
+        False,
+        "refuse what the accounts of plainAclFile may not do (ACL 1.0); authenticationEnabled is"
+        " its successor, and only one of them can be on",
+    )
+    path: str = optional_text(
+        "plainAclFile",
+        "the accounts of ACL 1.0; all .yml files of the folder acl beside it count, too. Empty:"
+        " config/plain_acl.yml in storePathRootDir",
+        own=True,
+    )
+
+
+def check_plain_acl(
+    settings: PlainAclSettings, access: AccessSettings, origins: Mapping[str, str]
+) -> None:
+    """Refuse both kinds of access control at once. Raises: ConfigError."""
+    if settings.enabled and access.authentication:
+        raise ConfigError(
+            origins.get("aclEnable", ""),
+            "aclEnable=true with authenticationEnabled=true: one request cannot have two users",
+            "remove one of them; `mqadmin acl convert` makes users and rules of the accounts",
+        )
 
 
 def check_access(

@@ -77,13 +77,14 @@ class AccessControl:
         body: bytes | memoryview = b"",
         version: int | None = None,
         *,
+        address: str = "",
         by_date: bool = False,
     ) -> AccessUser | None:
         """Return who sends a request; None for a code that is not checked. Raises: Rejected."""
         if not self.authenticates or code in self.unauthenticated_codes:
             return None
         try:
-            return self.table.authenticated(ext, body, version, by_date=by_date)
+            return self.table.authenticated(ext, body, version, address=address, by_date=by_date)
         except Rejected:
             self.refusals[Check.IDENTITY] += 1
             raise
@@ -141,10 +142,7 @@ class AccessControl:
             if not decision.allowed:
                 self.refusals[Check.RIGHTS] += 1
                 why = "no matched policies" if decision.rule is None else "the decision is deny"
-                raise refused(
-                    f"{user.subject} has no permission to access {need.resource} from {address},"
-                    f" {why}."
-                )
+                raise self.table.wording.refusal_of_right(user.name, need, address, why, code)
 
     def decide(self, user: AccessUser, need: Need, address: str) -> AccessDecision:
         """Return whether *user* may do what *need* says from *address*, and why."""
@@ -165,6 +163,8 @@ class AccessControl:
             return "authorizationEnabled is false"
         if code in self.unauthorized_codes:
             return "authorizationWhitelist"
+        if user is not None and user.trusted_by:
+            return f"it comes from an address of {user.trusted_by}"
         if user is not None and user.is_super:
             return "a super user may do everything"
         rules = [] if user is None else [self.decide(user, need, address).rule for need in needs]

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 import attrs
 
+from triomq.remoting.access.address_patterns import AddressPatterns
 from triomq.remoting.access.rules import AccessRules
+from triomq.remoting.access.wording import WORDING, Wording
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.signing import ACCESS_KEY, DATE_TIME, is_signed_by
@@ -31,10 +33,18 @@ class AccessUser:
     password: str = attrs.field(repr=False)
     is_super: bool = False
     enabled: bool = True
+    trusted: AddressPatterns | None = attrs.field(default=None, kw_only=True)
+    """From where it needs neither signature nor rights (``whiteRemoteAddress`` of ACL 1.0)."""
+    trusted_by: str = attrs.field(default="", kw_only=True)
+    """The setting that let the sender of a request in without them; empty if none did."""
 
     @property
     def subject(self) -> str:
         return SUBJECT + self.name
+
+
+TRUSTED = AccessUser("", "", is_super=True, trusted_by="globalWhiteRemoteAddresses")
+"""Whoever sends a request from an address that is trusted without a name."""
 
 
 @attrs.define(eq=False)
@@ -44,6 +54,9 @@ class UserTable:
     users: dict[str, AccessUser] = attrs.field(factory=dict)
     rules: dict[str, AccessRules] = attrs.field(factory=dict)
     """User name -> its rules; none for users without."""
+    trusted: AddressPatterns | None = None
+    """From where everybody may do everything (``globalWhiteRemoteAddresses`` of ACL 1.0)."""
+    wording: Wording = WORDING
 
     def authenticated(
         self,
@@ -51,6 +64,7 @@ class UserTable:
         body: bytes | memoryview,
         version: int | None,
         *,
+        address: str,
         by_date: bool,
     ) -> AccessUser:
         """Return the user that has signed a request with these fields (``is_signed_by``).
@@ -59,19 +73,28 @@ class UserTable:
 
         Raises: Rejected.
         """
+        if self.trusted is not None and self.trusted.has(address):
+            return TRUSTED
+        words = self.wording
         name = ext.get(ACCESS_KEY)
         if not name:
-            raise refused("username cannot be null.")
+            raise words.refusal(words.no_name)
         user = self.users.get(name)
         if user is None:
-            raise unknown_user(name)
+            raise self.unknown(name)
         if not user.enabled:
-            raise refused(f"User:{name} is disabled.")
+            raise words.refusal(words.disabled, name)
+        if user.trusted is not None and user.trusted.has(address):
+            return attrs.evolve(user, is_super=True, trusted_by="whiteRemoteAddress")
         if by_date and not ext.get(DATE_TIME):
             raise refused("datetime is null.")
         if not is_signed_by(ext, body, user.password, version=version, by_date=by_date):
-            raise refused("check signature failed.")
+            raise words.refusal(words.wrong_signature, name)
         return user
+
+    def unknown(self, name: str) -> Rejected:
+        """Return the refusal of a name that is none of a user."""
+        return self.wording.refusal(self.wording.unknown, name)
 
     def rules_of(self, name: str) -> AccessRules:
         return self.rules.get(name, NO_RULES)
@@ -91,11 +114,6 @@ class UserTable:
             self.rules[name] = rules
         else:
             self.rules.pop(name, None)
-
-
-def unknown_user(name: str) -> Rejected:
-    """Return the refusal of a name that is none of a user."""
-    return refused(f"User:{name} is not found.")
 
 
 def refused(remark: str) -> Rejected:

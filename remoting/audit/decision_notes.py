@@ -15,7 +15,7 @@ import attrs
 from triomq.remoting.access.administration import ORDINARY
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.resources import Need
-from triomq.remoting.access.users import AccessUser, unknown_user
+from triomq.remoting.access.users import AccessUser
 from triomq.remoting.audit.audit_entry import AuditEntry, names_of, resource_texts
 from triomq.remoting.audit.decision_log import DecisionLog
 from triomq.remoting.core.address import format_address
@@ -72,7 +72,7 @@ class DecisionNotes:
         peer = format_address(*asked.peer)
         name = fields.get(ACCESS_KEY) if user is None else None
         claimed = name if name in self.control.table.users else None
-        unknown = name is not None and error.remark == unknown_user(name).remark
+        unknown = name is not None and error.remark == self.control.table.unknown(name).remark
         why = "an unknown user" if unknown else error.remark
         self.limit.warning(logger, "refused %s from %s: %s", asked.what, peer, why)
         if self.log is not None:
@@ -93,7 +93,7 @@ def _decision(
         what=asked.what,
         code=asked.code or None,
         peer=format_address(*asked.peer),
-        user=None if user is None else user.name,
+        user=None if user is None else user.name or None,
         claimed=claimed,
         resources=resource_texts(needs),
         names=names_of(asked.header),

@@ -22,6 +22,7 @@ from triomq.remoting.grpc.methods import CallContext
 from triomq.remoting.messaging.call_credentials import call_credentials
 from triomq.remoting.messaging.checks import group_name, topic_name
 from triomq.remoting.messaging.status_codes import refused_by_broker
+from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.signing import DATE_TIME
 
 PUB, SUB = Action.PUB, Action.SUB
@@ -86,15 +87,16 @@ class CallAccess:
         notes, control, user = self.notes, self.notes.control, None
         fields = call_credentials(call.metadata)
         try:
-            user = control.identify(NO_CODE, fields, by_date=True)
-            if user is not None:
+            user = control.identify(NO_CODE, fields, address=call.peer[0], by_date=True)
+            if user is not None and not user.trusted_by:
                 # A stream is signed when it begins, and asks again and again.
                 control.require_recent(fields[DATE_TIME], self.clock() - call.age())
             control.require(user, CALL_NEEDS[name](request), call.peer[0])
         except Rejected as error:
             needs = () if user is None else tuple(CALL_NEEDS[name](request))
             notes.refused(Asked("grpc", name, call.peer), error, user, fields, needs)
-            raise refused_by_broker(error.code, error.remark) from None
+            # One code for both versions of access control: ACL 1.0 has that of a broken server.
+            raise refused_by_broker(ResponseCode.NO_PERMISSION, error.remark) from None
         if notes.wants():
             needs = tuple(CALL_NEEDS[name](request))
             notes.allowed(Asked("grpc", name, call.peer), user, needs)

@@ -41,6 +41,7 @@ _NAMES: dict[int, str] = {code: name for name, code in pb.Code.items()}
 _NOT_AUTHORIZED = (
     # ACL 1.0 and request signatures
     *("no accesskey is configured", "no acl config", "check signature failed"),
+    "org.apache.rocketmq.acl.",
     # ACL 2.0
     *("user:", "username ", "authentication ", "authorization ", "datetime is null"),
     "x-mq-date-time ",

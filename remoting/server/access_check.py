@@ -60,19 +60,16 @@ class AccessCheck:
 
     def _check(self, request: Request, code: int, ext: Mapping[str, str]) -> None:
         control = self.control
-        request.user = control.identify(code, ext, request.body, request.version)
-        control.require_place(code, request.connection.peer[0])
+        address = request.connection.peer[0]
+        request.user = control.identify(code, ext, request.body, request.version, address=address)
+        control.require_place(code, address)
         needs = self.header_needs.get(code)
         if needs is None:
             if code not in self.body_needs:
                 raise refused(f"request code {code} has no entry in the table of access control.")
         elif control.authorizes:
-            control.require(
-                request.user,
-                needs(request.header, control.cluster_name),
-                request.connection.peer[0],
-                code,
-            )
+            found = needs(request.header, control.cluster_name)
+            control.require(request.user, found, address, code)
 
     def _needs(self, request: Request, code: int) -> Sequence[Need]:
         """Return what the header of a request needs, for the audit log."""

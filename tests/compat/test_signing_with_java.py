@@ -141,6 +141,48 @@ async def test_a_java_client_with_wrong_credentials_is_refused(
     assert remark in done.stderr, "the caller sees our remark"
 
 
+@pytest.mark.loss
+@pytest.mark.feature("167f")
+async def test_a_java_client_does_what_its_account_of_acl_1_0_allows(
+    java_version: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(
+        "accounts:\n- {accessKey: rocketmq2, secretKey: 12345678,"
+        " topicPerms: [SignedByJava=PUB|SUB], groupPerms: [signed-group=SUB]}\n"
+    )
+    settings = {"aclEnable": True, "plainAclFile": file, "grpcServerPort": 0}
+    async with hooked_cluster(tmp_path, (), **settings) as namesrv:
+
+        def talk() -> tuple[list[list[str]], list[list[str]], list[str]]:
+            topic = [namesrv, "SignedByJava"]
+            sent = java_peer(java_version, "send", *topic, "10", "TagA", "sync", define=KEYS)
+            got = java_peer(
+                java_version, "consume", *topic, "signed-group", "*", "10", "60", define=KEYS
+            )
+            refusals = []
+            for keys in ([], [KEYS[0], "peer.secretKey=wrong-key"], KEYS):
+                words = ("send", namesrv, "Refused", "1", "TagA", "sync")
+                command = java_command(java_version, "Peer", *words, define=keys)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=60, check=False
+                )
+                assert done.returncode != 0
+                refusals.append(done.stderr)
+            return sent, got, refusals
+
+        sent, got, refusals = await trio.to_thread.run_sync(talk)
+    assert [line[1] for line in sent if line[0] == "SENT"] == ["SEND_OK"] * 10
+    assert {line[7] for line in got if line[0] == "GOT"} == {f"body-{n}" for n in range(10)}
+    texts = (
+        "No accessKey is configured",
+        "Check signature failed for accessKey=rocketmq2",
+        "No default permission for topic:Refused",
+    )
+    for text, output in zip(texts, refusals, strict=True):
+        assert text in output
+
+
 @pytest.mark.feature("167c")
 async def test_java_s_mqadmin_creates_users_and_rules(tmp_path: Path) -> None:
     conf = tmp_path / "home" / "conf"

@@ -28,7 +28,7 @@ from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.fields import codec_of
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "access" / "java-5.5.0.jsonl"
+GOLDEN = Path(__file__).parents[1] / "golden" / "access"
 RETRY = "%RETRY%GA"
 _TOPICS = {
     "retry topic": RETRY,
@@ -68,9 +68,9 @@ _FIELDS: dict[tuple[int, str], dict[str, Any]] = {
 }
 
 
-def recorded(experiment: str) -> Iterator[dict[str, Any]]:
+def recorded(experiment: str, version: str = "5.5.0") -> Iterator[dict[str, Any]]:
     """Yield the recorded lines of one experiment."""
-    with GOLDEN.open(encoding="utf-8") as lines:
+    with (GOLDEN / f"java-{version}.jsonl").open(encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
             if row["exp"] == experiment:

@@ -198,6 +198,7 @@ _PAIRS: dict[Code, tuple[type | None, type | None]] = {
     ),
     Code.UPDATE_CONTROLLER_CONFIG: (None, None),
     Code.GET_CONTROLLER_CONFIG: (None, None),
+    **dict.fromkeys(map(Code, range(50, 55)), (None, None)),
     Code.AUTH_CREATE_USER: (auth.UserHeader, None),
     Code.AUTH_UPDATE_USER: (auth.UserHeader, None),
     Code.AUTH_DELETE_USER: (auth.UserHeader, None),

@@ -19,7 +19,6 @@ STATIC_TOPICS = "static topics are not offered"
 FILTER = "message filter servers were removed from RocketMQ"
 ROCKSDB = "this broker does not use RocksDB"
 COLD_DATA = "cold-data flow control is not offered"
-OLD_ACCESS = "access control of RocketMQ 4 was removed in 5.3"
 
 _BY_REASON: Mapping[str, tuple[Code, ...]] = {
     UNUSED: (
@@ -107,13 +106,6 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
         Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
         Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
         Code.GET_COLD_DATA_FLOW_CTR_INFO,
-    ),
-    OLD_ACCESS: (
-        Code.UPDATE_AND_CREATE_ACL_CONFIG,
-        Code.DELETE_ACL_CONFIG,
-        Code.GET_BROKER_CLUSTER_ACL_INFO,
-        Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        Code.GET_BROKER_CLUSTER_ACL_CONFIG,
     ),
 }
 

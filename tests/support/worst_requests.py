@@ -433,6 +433,8 @@ def broker_requests(size: Size) -> Iterable[Worst]:
     )
     for row in worst_of_users:
         yield worst(*row)
+    for number in range(50, 55):  # without aclEnable; with it, a thread reads and writes files
+        yield worst(Code(number), PLAIN)
     # What changes much.
     yield worst(
         Code.INVOKE_BROKER_TO_RESET_OFFSET, many, offset.ResetOffsetHeader("G", "T", -1, force=True)

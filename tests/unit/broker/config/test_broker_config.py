@@ -195,7 +195,7 @@ def test_an_id_that_does_not_fit_the_role_is_refused() -> None:
         load_broker_config(None, environment={}, definitions=[Entry("brokerId", "1")])
 
 
-@pytest.mark.parametrize("key", ["aclEnable", "migrateAuthFromV1Enabled", "enableControllerMode"])
+@pytest.mark.parametrize("key", ["migrateAuthFromV1Enabled", "enableControllerMode"])
 def test_what_would_be_less_safe_than_believed_is_refused(key: str) -> None:
     assert (
         load_broker_config(None, environment={}, definitions=[Entry(key, "false")]).warnings == ()

@@ -13,7 +13,6 @@ from java_headers import FOLDER, NO_JAVA_CLASS, Pair, java_headers, pairs
 from unsupported_codes import (
     CONTAINER,
     LITE_TOPICS,
-    OLD_ACCESS,
     ROCKSDB,
     UNSUPPORTED,
 )
@@ -37,11 +36,7 @@ UNUSED = {
 
 NOT_OFFERED = {
     RequestCode.NOTIFY_UNSUBSCRIBE_LITE,
-    *(
-        code
-        for code, reason in UNSUPPORTED.items()
-        if reason in (CONTAINER, LITE_TOPICS, ROCKSDB, OLD_ACCESS)
-    ),
+    *(code for code, reason in UNSUPPORTED.items() if reason in (CONTAINER, LITE_TOPICS, ROCKSDB)),
 }
 """Request codes that neither our servers take nor our clients send with a header or body."""
 
