@@ -7,11 +7,10 @@ so. Source: acl/…/plain/PlainPermissionManager.java, common/…/AclFileWatchSe
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import logging
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,14 @@ import trio
 
 from triomq.broker.store.opening import wall_clock_ms
 from triomq.remoting.access.plain_acl import PlainAcl
+from triomq.remoting.access.plain_acl_text import (
+    AclLoad,
+    Contents,
+    digest_of,
+    document_of,
+    parsed,
+    version_of,
+)
 from triomq.remoting.access.users import AccessUser, UserTable
 from triomq.remoting.core.atomic_file import replace_file
 from triomq.remoting.core.log_limit import LogLimit
@@ -31,19 +38,6 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 FILE_BYTES_MAX = 4 * 1024 * 1024
-INSTALL = "install it with `pip install 'triomq[admin]'`"
-
-Contents = Mapping[Path, bytes]
-"""The files, in the order in which their accounts count."""
-
-
-@attrs.frozen(eq=False)
-class AclLoad:
-    """Files that were read and understood."""
-
-    documents: Mapping[Path, Any]
-    acl: PlainAcl
-    digest: bytes
 
 
 @attrs.define(eq=False)
@@ -101,7 +95,7 @@ class PlainAclFiles:
         """Look at the files once. Errors go to the log. Checkpoint: always."""
         try:
             contents = await trio.to_thread.run_sync(read_files, self.path)
-            digest = _digest(contents)
+            digest = digest_of(contents)
             settled, self._seen = digest == self._seen, digest
             if digest == self._loaded.digest:
                 self._refused = b""
@@ -171,7 +165,7 @@ def _changed(
     Raises: ValueError, OSError.
     """
     contents = dict(read_files(main))
-    document = _document(path, contents.get(path, b"")) or {}
+    document = document_of(path, contents.get(path, b"")) or {}
     edit(document)
     counter = version_of(document)["counter"] + 1
     document["dataVersion"] = [{"timestamp": now_ms, "counter": counter}]
@@ -197,54 +191,6 @@ def read_files(path: Path) -> Contents:
         if len(contents[each]) > FILE_BYTES_MAX:
             raise ValueError(f"{each} is larger than {FILE_BYTES_MAX} bytes")
     return contents
-
-
-def parsed(contents: Contents) -> AclLoad:
-    """Return what the files say. Raises: ValueError, with the name of the file."""
-    documents = {}
-    for path, data in contents.items():
-        documents[path] = _document(path, data)
-        try:
-            PlainAcl.read([documents[path]])
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-    return AclLoad(documents, PlainAcl.read(documents.values()), _digest(contents))
-
-
-def version_of(document: Mapping[str, Any]) -> dict[str, int]:
-    """Return the version that the last change has left in a file; 0 where there is none."""
-    found: Any = document.get("dataVersion")
-    last = found[-1] if isinstance(found, list) and found else {}
-    if not isinstance(last, Mapping):
-        last = {}
-    texts = {name: str(last.get(name, "")) for name in ("counter", "timestamp")}
-    return {name: int(text) if text.isdecimal() else 0 for name, text in texts.items()}
-
-
-def _document(path: Path, data: bytes) -> Any:
-    """Return the content of a file, all scalars as text. Raises: ValueError."""
-    try:
-        yaml: Any = importlib.import_module("yaml")  # an optional extra
-    except ImportError:
-        raise ValueError(f"{path}: YAML needs the package pyyaml; {INSTALL}") from None
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    try:
-        return yaml.load(data, Loader=loader)
-    except yaml.YAMLError as error:
-        # Its own text would show lines of the file, and passwords are in them.
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f" in line {mark.line + 1}"
-        problem = getattr(error, "problem", None) or "it cannot be decoded"
-        raise ValueError(f"{path} is not YAML{line}: {problem}") from None
-    except (RecursionError, UnicodeDecodeError):
-        raise ValueError(f"{path} is not YAML: nested too deeply, or not UTF-8") from None
-
-
-def _digest(contents: Contents) -> bytes:
-    digest = hashlib.sha256()
-    for path, data in contents.items():
-        digest.update(b"%s:%d:" % (str(path).encode(), len(data)) + data)
-    return digest.digest()
 
 
 def open_plain_acl(path: Path, inner: AccessUser | None) -> PlainAclFiles:

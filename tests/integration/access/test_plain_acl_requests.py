@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 from access_callers import Caller
-from access_requests import access_request, recorded
+from access_requests import GOLDEN, access_request, recorded
 from brokers import running_broker
 
 from triomq.remoting.client.blocking import BlockingConnection
@@ -20,21 +20,7 @@ from triomq.remoting.protocol.headers.topic import CreateTopicHeader
 
 SECRET = "12345678"
 ADMIN = "rocketmq2", SECRET
-FILE = """
-globalWhiteRemoteAddresses: [127.0.0.8]
-accounts:
-- accessKey: RocketMQ
-  secretKey: 12345678
-  defaultTopicPerm: DENY
-  defaultGroupPerm: SUB
-  topicPerms: [topicA=DENY, TA=PUB|SUB, topicC=SUB]
-  groupPerms: [groupA=DENY, GA=SUB]
-- {accessKey: rocketmq2, secretKey: 12345678, admin: true, whiteRemoteAddress: 192.168.1.*}
-- {accessKey: nobody1, secretKey: 12345678, defaultTopicPerm: DENY, defaultGroupPerm: DENY}
-- {accessKey: whiteip, secretKey: 12345678, whiteRemoteAddress: 127.0.0.9}
-- {accessKey: pubonly1, secretKey: 12345678, defaultTopicPerm: PUB, defaultGroupPerm: PUB}
-- {accessKey: subonly1, secretKey: 12345678, defaultTopicPerm: SUB, defaultGroupPerm: SUB}
-"""
+FILE = (GOLDEN / "plain_acl.yml").read_text()
 """The accounts of the recorded broker."""
 ON_PURPOSE = {
     "create by normal": "an account that is no administrator makes no accounts",

@@ -28,6 +28,7 @@ from triomq.testing import local_cluster
 
 CLUSTER = ("-c", "DefaultCluster")
 TOPIC = ("-t", "orders")
+ACCOUNTS = Path(__file__).parents[2] / "golden" / "access" / "plain_acl.yml"
 BROKER, FILE, FOLDER = "BROKER", "FILE", "FOLDER"
 DOCUMENT, EXPORT = "DOCUMENT", "EXPORT"
 CLUSTER_FILE = """
@@ -125,6 +126,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "updateAcl": (*CLUSTER, *SUBJECT, *RULE),
     "deleteAcl": (*CLUSTER, *SUBJECT, "--yes"),
     "getAcl": (*CLUSTER, *SUBJECT),
+    "convertAcl": (str(ACCOUNTS), *CLUSTER),
     "can": ("shop", "Pub", "Topic:T", *CLUSTER),
     "whoami": CLUSTER,
     "listAcl": CLUSTER,
