@@ -29,6 +29,7 @@ from triomq.namesrv.route_requests import RouteRequests
 from triomq.namesrv.routes import RouteTable
 from triomq.namesrv.table_limits import namesrv_limits
 from triomq.remoting.audit.decision_log import open_audit, writing
+from triomq.remoting.client.access import Access
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import ConnectionBudget
@@ -104,7 +105,11 @@ async def run_namesrv(
     if config.controller.enabled:
         from triomq.namesrv.controller.serve_controller import ControllerParts  # start-up time
 
-        controller = ControllerParts.open(lambda: running.current.controller, security.client)
+        controller = ControllerParts.open(
+            lambda: running.current.controller,
+            security.client,
+            Access(credentials=config.access.inner).hooks,
+        )
     server = Server(
         secured(
             config.network.server_config(config.listen_host, config.listen_port, config.pools())

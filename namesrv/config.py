@@ -130,7 +130,7 @@ class NamesrvConfig:
             self.network.server_config(
                 self.listen_host,
                 self.controller.own_peer().port,
-                {"default": self.controller.pool()},
+                self.controller.pools(),
             ),
             port_setting="controllerDLegerPeers",
         )
@@ -165,7 +165,7 @@ _REASONS = {
     ),
     "jraft": Reason(
         "controllers that agree by jRaft",
-        "remove the key, and name one controller by controllerDLegerPeers",
+        "remove the key, and name the controllers by controllerDLegerPeers",
     ),
     "controller-metrics": Reason("figures of the controller beside those of the name server"),
     "environments": Reason("looking up missing topics in another environment"),

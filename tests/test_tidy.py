@@ -39,7 +39,9 @@ PURE = (
     ),
     *(
         f"namesrv/controller/{name}.py"
-        for name in ("commands", "election", "liveness", "state", "transitions")
+        for name in (
+            *("commands", "election", "liveness", "replicated_state", "state", "transitions"),
+        )
     ),
     *(
         f"remoting/grpc/{name}.py"

@@ -1,7 +1,8 @@
 """When the controller changes something: requests of brokers, lost connections, silence.
 
-It joins the state (what may be) with liveness (what should be) and makes commands. An election that
-finds nobody changes nothing; it is tried again at the next sign of life, or look.
+It joins the state (what may be) with liveness (what should be) and makes commands, at the
+controller that leads. An election that finds nobody changes nothing; it is tried again at the next
+sign of life, or look.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from triomq.namesrv.controller.command_log import CommandLog
 from triomq.namesrv.controller.commands import AlterSet, ApplyId, Clean, Register
 from triomq.namesrv.controller.controller_settings import ControllerSettings
 from triomq.namesrv.controller.election import Question, choose
 from triomq.namesrv.controller.liveness import BrokerLiveness, Sighting
 from triomq.namesrv.controller.state import FIRST_ID, ControllerState, Group
-from triomq.namesrv.controller.state_file import StateFile
 from triomq.namesrv.controller.transitions import apply
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode as Code
@@ -39,7 +40,7 @@ class BrokerGroups:
     with the broker name after an election.
     """
 
-    file: StateFile
+    log: CommandLog
     liveness: BrokerLiveness
     settings: Callable[[], ControllerSettings]
     limits: Limits
@@ -49,8 +50,13 @@ class BrokerGroups:
 
     @property
     def state(self) -> ControllerState:
-        """The state that is on the disk."""
-        return self.file.state
+        """The state that committed commands have made."""
+        return self.log.state
+
+    def begin_to_lead(self) -> None:
+        """Give every broker the time of a heartbeat to show up here. Checkpoint: never."""
+        self.liveness.begin(trio.current_time())
+        self._look.set()
 
     def living_master(self, broker_name: str) -> int | None:
         """Return the id of a group's master, None if it has none that is alive."""
@@ -92,7 +98,7 @@ class BrokerGroups:
                 len(groups[name].replicas) + 1,
                 f"another broker of {name[:100]} gets no id",
             )
-        await self.file.commit(command)
+        await self.log.commit(command)
 
     async def register(self, command: Register, connection: object) -> Group:
         """Note that a broker's process has started; if it was the master, elect another one.
@@ -103,7 +109,7 @@ class BrokerGroups:
         """
         name = command.broker_name
         was_master = self._master_of(name) == command.broker_id
-        await self.file.commit(command)
+        await self.log.commit(command)
         if was_master:
             # Its process has ended, whether or not its connection has. Its new life comes last.
             self.liveness.forget(name, (command.broker_id,))
@@ -150,7 +156,7 @@ class BrokerGroups:
             )
             election = choose(self._question(broker_name, group, asker, designated))
             try:
-                after = await self.file.commit(election)
+                after = await self.log.commit(election)
                 break
             except Rejected:
                 # Another election was first; what it has done is the answer now.
@@ -203,7 +209,7 @@ class BrokerGroups:
                 "Rejecting alter syncStateSet request because the replicas"
                 f" {{{min(new)}}} don't alive",
             )
-        return (await self.file.commit(command)).groups[name]
+        return (await self.log.commit(command)).groups[name]
 
     async def clean(self, command: Clean, *, living_too: bool) -> None:
         """Forget brokers. Raises: Rejected. Checkpoint: always."""
@@ -226,7 +232,7 @@ class BrokerGroups:
                         Code.CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
                         f"Broker [{name},  {broker_id}] is still alive, clean up failure",
                     )
-        await self.file.commit(command)
+        await self.log.commit(command)
         self.liveness.forget(name, ids)
 
     async def watch(self) -> None:
@@ -235,7 +241,7 @@ class BrokerGroups:
             with trio.move_on_after(LOOK_SECONDS):
                 await self._look.wait()
             self._look = trio.Event()
-            for number, name in enumerate(list(self.state.groups)):
+            for number, name in enumerate(list(self.state.groups) if self.log.leads else ()):
                 if number % LOOK_GROUPS == 0:
                     await trio.lowlevel.checkpoint()
                 await self._elect_if_due(name)

@@ -3,6 +3,7 @@
 # ruff: noqa: RUF009  (setting() and group() are attrs field specifiers)
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -17,6 +18,8 @@ from triomq.remoting.core.settings import (
     setting,
 )
 from triomq.remoting.server.config import PoolConfig
+
+PEERS_MAX = 9
 
 
 @attrs.frozen(kw_only=True)
@@ -33,7 +36,7 @@ class ControllerSettings:
     )
     peers: str = optional_text(
         "controllerDLegerPeers",
-        "the controllers: id-host:port, separated by ;. This version runs one",
+        "the controllers: id-host:port, separated by ;. Three go on when one of them is down",
     )
     self_id: str = optional_text(
         "controllerDLegerSelfId", "this controller's id in controllerDLegerPeers"
@@ -42,7 +45,7 @@ class ControllerSettings:
         "controllerStorePath",
         PATH,
         attrs.Factory(lambda: Path.home() / "DLedgerController"),
-        "folder of controller.json: ids, epochs and masters",
+        "folder of raft.log: ids, epochs and masters; each controller needs its own",
         default_text="~/DLedgerController",
     )
     unclean: bool = flag(
@@ -67,7 +70,7 @@ class ControllerSettings:
     groups_max: int = number(
         "controllerGroupsMax",
         1_000,
-        "broker groups that may have ids; the file of all is written at each change (1,000: 10 ms)",
+        "broker groups that may have ids; all are written once in 1,000 changes (1,000: 10 ms)",
         high=10_000,
         own=True,
     )
@@ -75,14 +78,30 @@ class ControllerSettings:
         "controllerReplicasMax", 100, "brokers of one group that may have ids", own=True
     )
 
-    def pool(self) -> PoolConfig:
-        return PoolConfig(workers=self.workers, queue_requests_max=self.queue_requests_max)
+    def pools(self) -> Mapping[str, PoolConfig]:
+        """Return the pools of the server, by the names that the handler table uses."""
+        queue = self.queue_requests_max
+        return {
+            "default": PoolConfig(workers=self.workers, queue_requests_max=queue),
+            "prompt": PoolConfig(workers=1, queue_requests_max=queue),
+        }
 
     def own_peer(self) -> Peer:
-        """Return this controller as the settings name it.
+        """Return this controller as the settings name it. Raises: ConfigError if they do not."""
+        peers = self.all_peers()
+        own = next((peer for peer in peers if peer.id == self.self_id), None)
+        if own is None:
+            raise ConfigError(
+                "",
+                f"controllerDLegerSelfId={self.self_id} is not in"
+                f" controllerDLegerPeers={self.peers}",
+                "write controllerDLegerSelfId="
+                + (peers[0].id if len(peers) == 1 else "the id of this controller there"),
+            )
+        return own
 
-        Raises: ConfigError if they do not, or name several controllers.
-        """
+    def all_peers(self) -> tuple[Peer, ...]:
+        """Return the controllers of the group, this one included. Raises: ConfigError."""
         example = "n0-127.0.0.1:9878"
         found = [_peer(text) for text in self.peers.split(";") if text.strip()]
         if not found:
@@ -91,20 +110,21 @@ class ControllerSettings:
                 "enableControllerInNamesrv=true without controllerDLegerPeers",
                 f"write controllerDLegerPeers={example} with this machine's address",
             )
-        if len(found) > 1:
+        if len({peer.id for peer in found}) < len(found) or (
+            len({peer.address for peer in found}) < len(found)
+        ):
             raise ConfigError(
                 "",
-                f"controllerDLegerPeers={self.peers}: this version runs one controller",
-                f"name one, like {example}, in the file of one name server",
+                f"controllerDLegerPeers={self.peers}: an id or an address is there twice",
+                "give each controller its own id and address",
             )
-        if found[0].id != self.self_id:
+        if len(found) > PEERS_MAX:
             raise ConfigError(
                 "",
-                f"controllerDLegerSelfId={self.self_id} is not in"
-                f" controllerDLegerPeers={self.peers}",
-                f"write controllerDLegerSelfId={found[0].id}",
+                f"controllerDLegerPeers has {len(found)} controllers, {PEERS_MAX} are allowed",
+                "name three, or five to go on when two are down: each change waits for a majority",
             )
-        return found[0]
+        return tuple(found)
 
 
 @attrs.frozen

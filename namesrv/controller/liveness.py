@@ -32,12 +32,19 @@ class Sighting:
 
 @attrs.define(eq=False)
 class BrokerLiveness:
-    """The last sighting of each broker. ``since``: when this controller began to hear brokers."""
+    """The last sighting of each broker. ``since``: when this controller began to lead."""
 
     since: float
     _sightings: dict[tuple[str, int], Sighting] = attrs.field(factory=dict, init=False)
     _heard_of: set[tuple[str, int]] = attrs.field(factory=set, init=False)
     """brokers that were seen at least once; only ids that the state has, so they are few"""
+
+    def begin(self, now: float) -> None:
+        """Begin to lead. A broker that is silent here has perhaps talked to the leader before."""
+        self.since = now
+        self._heard_of = {
+            key for key, seen in self._sightings.items() if now < seen.heard + seen.timeout
+        }
 
     def heard(self, broker_name: str, broker_id: int, sighting: Sighting) -> None:
         """Note a sign of life."""
@@ -72,8 +79,8 @@ class BrokerLiveness:
     def is_living(self, broker_name: str, broker_id: int, now: float) -> bool:
         """Return whether a broker is alive.
 
-        One that was never heard is, in the first seconds of this controller: otherwise each start
-        of a controller would depose masters that had no time for a heartbeat.
+        One that was never heard is, in the first seconds in which this controller leads: otherwise
+        each new leader would depose masters that had no time for a heartbeat.
         """
         if (broker_name, broker_id) not in self._heard_of:
             return now < self.since + TIMEOUT_SECONDS

@@ -20,6 +20,8 @@ from triomq.remoting.core.errors import RemoteProtocolError
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyRaftMessage)
+MESSAGE_BYTES_MAX = 512 * 1024
+"""Twice ``batch_bytes_max``: room for one entry more, and for what is around the entries."""
 FIX = "check that all controllers of the group run the same version"
 
 
@@ -30,6 +32,10 @@ def encode_message(message: AnyRaftMessage) -> bytes:
 
 def decode_message(data: bytes) -> AnyRaftMessage:
     """Return the message. Raises: RemoteProtocolError."""
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a controller's message has {len(data)} bytes, {MESSAGE_BYTES_MAX} are allowed", FIX
+        )
     try:
         message: AnyRaftMessage = _decoder.decode(data)
         if isinstance(message, AppendEntries):

@@ -1,13 +1,14 @@
 """Handlers of requests to a controller: 1001 to 1006, 1011 to 1013, and heartbeats (904).
 
-A handler answers after the change is on the disk. Remarks that tools compare have Java's wording.
+A handler answers after the change is on the disks of a majority. Remarks that tools compare have
+Java's wording.
 Source: controller/…/processor/ControllerRequestProcessor.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -53,6 +54,7 @@ from triomq.remoting.protocol.limits import require_size
 from triomq.remoting.server.requests import Request, Response
 
 T = TypeVar("T")
+Handle: TypeAlias = Callable[[Request], Response | Awaitable[Response]]
 
 BODY_BYTES_MAX = 32 * 1024
 """of a set of ids, or a list of broker names"""
@@ -64,21 +66,35 @@ class ControllerRequests:
 
     groups: BrokerGroups
     settings: ControllerSettings
-    peer: Peer
+    peers: Sequence[Peer]
     unknown_heartbeats: int = attrs.field(default=0, init=False)
     """heartbeats of brokers that have no id here"""
 
     def metadata(self, _request: Request) -> Response:
         """Return who leads the controllers: CONTROLLER_GET_METADATA_INFO (1005)."""
+        leader = next((peer for peer in self.peers if peer.id == self.groups.log.leader), None)
         return Response(
             header=ControllerMetadataHeader(
                 group=self.settings.group_name,
-                controller_leader_id=self.peer.id,
-                controller_leader_address=self.peer.address,
-                is_leader=True,
-                peers=f"{self.peer.id}:{self.peer.address};",
+                controller_leader_id=None if leader is None else leader.id,
+                controller_leader_address=None if leader is None else leader.address,
+                is_leader=self.groups.log.leads,
+                peers="".join(f"{peer.id}:{peer.address};" for peer in self.peers),
             )
         )
+
+    def leading(self, handle: Handle) -> Handle:
+        """Return a handler that asks first whether this controller surely leads.
+
+        Another one could have answered something newer, so a follower refuses: 2007.
+        """
+
+        async def checked(request: Request) -> Response:
+            await self.groups.log.confirm_lead()
+            answer = handle(request)
+            return await answer if isinstance(answer, Awaitable) else answer
+
+        return checked
 
     def next_id(self, request: Request) -> Response:
         """Return the id that a new broker may apply for: CONTROLLER_GET_NEXT_BROKER_ID (1012)."""

@@ -2,26 +2,32 @@
 
 ::
 
-    run_controller ─┬ controller-watch, role-notices
-                    └ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
+    ControllerParts.run ─┬ raft ─┬ raft-clock
+                         │       └ raft-disk ── a thread
+                         ├ raft-peers ── × other controller
+                         ├ controller-watch, role-notices
+                         └ Server.run ── boss, selectors, codecs, pool workers, sweeper, idle scan
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import trio
 
 from triomq.namesrv.controller.broker_groups import BrokerGroups
+from triomq.namesrv.controller.command_log import CommandLog
+from triomq.namesrv.controller.controller_files import ControllerFolder
 from triomq.namesrv.controller.controller_settings import ControllerSettings
 from triomq.namesrv.controller.liveness import BrokerLiveness
-from triomq.namesrv.controller.requests import ControllerRequests
+from triomq.namesrv.controller.peer_messages import PeerMessages
+from triomq.namesrv.controller.requests import ControllerRequests, Handle
 from triomq.namesrv.controller.role_notices import RoleNotices
 from triomq.namesrv.controller.state import Group
-from triomq.namesrv.controller.state_file import StateFile
+from triomq.remoting.client.rpc_hooks import RpcHook
 from triomq.remoting.core.open_files import Places
 from triomq.remoting.monitor.metrics import Family, counter, gauge
 from triomq.remoting.protocol.codes import RequestCode
@@ -44,22 +50,31 @@ from triomq.remoting.tls.client import Tls
 
 _log = logging.getLogger(__name__)
 
+PROMPT = "prompt"
+"""name of the pool whose requests wait for nothing"""
+ALONE_SECONDS = 5.0
+"""for a controller without others to write its first vote"""
+
 
 @attrs.define(eq=False)
 class ControllerParts:
-    """A controller before its tasks run. ``open`` reads its state."""
+    """A controller before its tasks run. ``open`` reads its log."""
 
     groups: BrokerGroups
     requests: ControllerRequests
     notices: RoleNotices
+    messages: PeerMessages
 
     @classmethod
     def open(
-        cls, settings: Callable[[], ControllerSettings], tls: Tls | None = None
+        cls,
+        settings: Callable[[], ControllerSettings],
+        tls: Tls | None = None,
+        hooks: Sequence[RpcHook] = (),
     ) -> ControllerParts:
-        """Raises: ConfigError."""
+        """``hooks`` sign what it sends to other controllers. Raises: ConfigError."""
         started = settings()
-        peer = started.own_peer()
+        own, peers = started.own_peer(), started.all_peers()
 
         def current(name: str) -> tuple[Group | None, Mapping[int, object]]:
             group = groups.state.groups.get(name)
@@ -71,47 +86,53 @@ class ControllerParts:
             if settings().notify:
                 notices.send(name)
 
+        log = CommandLog(
+            own_id=own.id,
+            folder=ControllerFolder(started.store_path, [peer.id for peer in peers]),
+            send=lambda target, message: messages.send(target, message),
+            leads_now=lambda: groups.begin_to_lead(),
+        )
+        messages = PeerMessages(
+            group=started.group_name,
+            own=own,
+            peers=peers,
+            receive=log.receive,
+            tls=tls,
+            hooks=hooks,
+        )
         groups = BrokerGroups(
-            file=StateFile.open(started.store_path),
+            log=log,
             liveness=BrokerLiveness(trio.current_time()),
             settings=settings,
             limits=Limits(started, "controller"),
             role_changed=role_changed,
         )
-        requests = ControllerRequests(groups=groups, settings=started, peer=peer)
-        return cls(groups, requests, notices)
+        requests = ControllerRequests(groups=groups, settings=started, peers=peers)
+        return cls(groups, requests, notices, messages)
 
     def handler_table(self, get_config: Call, update_config: Call) -> HandlerTable:
         """Return the handler of every request code of the controller."""
         code, asked = RequestCode, self.requests
+
+        def led(number: int, handle: Handle, header: type | None = None) -> Handler:
+            return Handler(number, asked.leading(handle), header=header)
+
         return HandlerTable(
             [
-                Handler(
-                    code.CONTROLLER_ALTER_SYNC_STATE_SET,
-                    asked.alter_set,
-                    header=AlterSyncStateSetHeader,
-                ),
-                Handler(code.CONTROLLER_ELECT_MASTER, asked.elect, header=ElectMasterHeader),
-                Handler(
-                    code.CONTROLLER_REGISTER_BROKER,
-                    asked.register,
-                    header=RegisterToControllerHeader,
-                ),
-                Handler(
-                    code.CONTROLLER_GET_REPLICA_INFO, asked.replica_info, header=ReplicaInfoHeader
-                ),
-                Handler(code.CONTROLLER_GET_METADATA_INFO, asked.metadata),
-                Handler(code.CONTROLLER_GET_SYNC_STATE_DATA, asked.sync_state_data),
+                led(code.CONTROLLER_ALTER_SYNC_STATE_SET, asked.alter_set, AlterSyncStateSetHeader),
+                led(code.CONTROLLER_ELECT_MASTER, asked.elect, ElectMasterHeader),
+                led(code.CONTROLLER_REGISTER_BROKER, asked.register, RegisterToControllerHeader),
+                led(code.CONTROLLER_GET_REPLICA_INFO, asked.replica_info, ReplicaInfoHeader),
+                led(code.CONTROLLER_GET_SYNC_STATE_DATA, asked.sync_state_data),
+                led(code.CLEAN_BROKER_DATA, asked.clean, CleanBrokerDataHeader),
+                led(code.CONTROLLER_GET_NEXT_BROKER_ID, asked.next_id, NextBrokerIdHeader),
+                led(code.CONTROLLER_APPLY_BROKER_ID, asked.apply_id, ApplyBrokerIdHeader),
                 Handler(code.UPDATE_CONTROLLER_CONFIG, update_config),
                 Handler(code.GET_CONTROLLER_CONFIG, get_config),
-                Handler(code.CLEAN_BROKER_DATA, asked.clean, header=CleanBrokerDataHeader),
-                Handler(
-                    code.CONTROLLER_GET_NEXT_BROKER_ID, asked.next_id, header=NextBrokerIdHeader
-                ),
-                Handler(
-                    code.CONTROLLER_APPLY_BROKER_ID, asked.apply_id, header=ApplyBrokerIdHeader
-                ),
-                Handler(code.BROKER_HEARTBEAT, asked.heartbeat, header=BrokerHeartbeatHeader),
+                # Requests that wait for a majority must delay neither of these.
+                Handler(code.CONTROLLER_GET_METADATA_INFO, asked.metadata, PROMPT),
+                Handler(code.BROKER_HEARTBEAT, asked.heartbeat, PROMPT, BrokerHeartbeatHeader),
+                Handler(code.RAFT_MESSAGE, self.messages.take, PROMPT),
             ]
         )
 
@@ -122,12 +143,22 @@ class ControllerParts:
     def figures(self) -> Iterator[Family]:
         """Yield what the page of metrics shows."""
         yield gauge(
+            "triomq_controller_leads",
+            "1 if this controller leads, 0 if it follows another one or looks for one.",
+            int(self.groups.log.leads),
+        )
+        yield gauge(
+            "triomq_controller_unreachable_peers",
+            "Other controllers that did not answer the last message.",
+            len(self.messages.unreachable()),
+        )
+        yield gauge(
             "triomq_controller_groups", "Broker groups with ids.", len(self.groups.state.groups)
         )
         yield gauge(
             "triomq_controller_groups_without_master",
             "Broker groups that have no living master: they take no messages.",
-            self.groups.without_master(),
+            self.groups.without_master() if self.groups.log.leads else 0,
         )
         yield counter(
             "triomq_controller_elections_total",
@@ -161,8 +192,13 @@ class ControllerParts:
             places=places,
         )
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.groups.log.run, name="raft")
+            nursery.start_soon(self.messages.run, name="raft-peers")
             nursery.start_soon(self.notices.run, name="role-notices")
             nursery.start_soon(self.groups.watch, name="controller-watch")
+            if len(self.messages.peers) == 1:
+                with trio.move_on_after(ALONE_SECONDS):
+                    await self.groups.log.led.wait()
             await nursery.start(server.run, name="controller-server")
-            _log.info("controller ready on %s", self.requests.peer.address)
+            _log.info("controller ready on %s", self.messages.own.address)
             task_status.started(server)

@@ -148,6 +148,7 @@ ORDINARY = frozenset(
         Code.CONTROLLER_GET_REPLICA_INFO,
         Code.CONTROLLER_GET_METADATA_INFO,
         Code.CONTROLLER_GET_SYNC_STATE_DATA,
+        Code.RAFT_MESSAGE,
     }
 )
 """They are made by clients and servers by themselves, or only read figures."""

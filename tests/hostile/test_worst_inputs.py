@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from body_classes import JSON_BODIES
 from http2_pair import PING, PREFACE, SETTINGS, call_frames, frame, new_session
@@ -32,6 +33,9 @@ from triomq.broker.filters.tokens import LENGTH_MAX, FilterInvalid
 from triomq.broker.processors.bodies import BODY_BYTES_MAX, INLINE_BYTES_MAX
 from triomq.broker.replication.errors import ReplicationError
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
+from triomq.namesrv.controller.raft.configuration import Configuration, encode_configuration
+from triomq.namesrv.controller.raft.messages import ENTRIES_MAX, EntryKind
+from triomq.namesrv.controller.raft_wire import decode_message as decode_raft
 from triomq.remoting.core.errors import ProtocolError
 from triomq.remoting.core.properties_file import decode_text, parse_properties
 from triomq.remoting.grpc.grpc_connection import READ_BYTES as GRPC_READ_BYTES
@@ -292,6 +296,23 @@ MANY_CALLS = b"".join(
     call_frames(number, b"") for number in range(1, 2 * GRPC_READ_BYTES // 80, 2)
 )[:GRPC_READ_BYTES]
 worst("grpc", "calls", MANY_CALLS, read_calls)
+
+NO_OPS = [[1 + index, 1, EntryKind.NO_OP, b""] for index in range(ENTRIES_MAX + 1)]
+NAMES = tuple(f"{number:08}" for number in range(40))
+for name, entries, refused in (
+    ("entries", NO_OPS[:-1], False),
+    ("too many entries", NO_OPS * 60, True),
+    (
+        "configurations",
+        [
+            [1 + index, 1, EntryKind.CONFIGURATION, encode_configuration(Configuration(NAMES))]
+            for index in range(ENTRIES_MAX)
+        ],
+        False,
+    ),
+):
+    said = msgspec.msgpack.encode(["AppendEntries", 1, 0, 0, entries, 0, 1])
+    worst("raft", name, said, decode_raft, refused=refused)
 worst("grpc", "SETTINGS", repeated(frame(SETTINGS, 0, 0)), read_calls, refused=True)
 worst("grpc", "pings", repeated(frame(PING, 0, 0, bytes(8))), read_calls)
 worst("grpc", "empty data", call_frames(1, b"") + repeated(frame(0, 0, 1)), read_calls)
@@ -338,7 +359,6 @@ for shape, text in json_shapes(FRAME_BYTES_MAX - 1024).items():
 
 READ_ELSEWHERE = {
     "arrays": "only mqadmin, which asked for them",
-    "raft": "no server yet: a controller has no other to talk to",
     "arrow": "Spark's workers, one process a task",
     "traces": "only mqadmin and Admin.message_trace, which asked for them",
     "socks": "the client's own proxy: 64 KiB at most, and it asks for each byte that it reads",

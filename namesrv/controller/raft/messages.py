@@ -14,6 +14,8 @@ import msgspec
 from triomq.namesrv.controller.raft.configuration import Configuration
 
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+ENTRIES_MAX = 1024
+"""In one message. More are refused before they are read, so no message stops the loop for long."""
 
 
 class EntryKind(enum.IntEnum):
@@ -78,7 +80,7 @@ class AppendEntries(RaftMessage, frozen=True, array_like=True):
 
     previous_index: Natural
     previous_term: Natural
-    entries: tuple[LogEntry, ...]
+    entries: Annotated[tuple[LogEntry, ...], msgspec.Meta(max_length=ENTRIES_MAX)]
     commit_index: Natural
     round: Natural
 

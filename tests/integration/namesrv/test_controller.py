@@ -352,7 +352,10 @@ async def test_a_new_member_of_a_set_was_seen_alive(tmp_path: Path) -> None:
     ("peers", "self_id", "said"),
     [
         ("", "n0", "without controllerDLegerPeers"),
-        ("n0-a:1;n1-b:2", "n0", "runs one controller"),
+        ("n0-a:1;n0-b:2", "n0", "there twice"),
+        ("n0-a:1;n1-a:1", "n0", "there twice"),
+        (";".join(f"n{n}-a:{n + 1}" for n in range(10)), "n0", "9 are allowed"),
+        ("n0-a:1;n1-b:2", "n2", "the id of this controller"),
         ("n0-a:1", "n1", "controllerDLegerSelfId=n0"),
         ("127.0.0.1:9878", "n0", "not id-host:port"),
         ("n0-a", "n0", "not id-host:port"),

@@ -1,0 +1,145 @@
+"""Messages of Raft between controllers: requests with a code of our own, on the controllers' ports.
+
+Each peer has a task and the newest message of each kind that waits for it, so a peer that hangs
+holds a few messages and delays no other. A message that was not answered in time is lost, which
+Raft expects, and its connection is closed: after a cut of the network, TCP would otherwise send
+again only when its own pauses, of up to two minutes, are over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from triomq.namesrv.controller.controller_settings import Peer
+from triomq.namesrv.controller.raft.messages import (
+    AnyRaftMessage,
+    RequestVote,
+    RequestVoteAnswer,
+)
+from triomq.namesrv.controller.raft_wire import decode_message, encode_message
+from triomq.remoting.client.connector import Connector, ConnectorConfig
+from triomq.remoting.client.rpc_hooks import RpcHook
+from triomq.remoting.core.errors import Rejected, RemoteProtocolError, RemotingError
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.tls.client import Tls
+
+_log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 1.0
+"""for a message, connecting included; a controller answers before it writes anything"""
+PAUSE_SECONDS = 0.1
+"""before a peer is tried again that could not be reached"""
+
+
+@attrs.define(eq=False)
+class _Outbox:
+    messages: dict[tuple[type, bool], AnyRaftMessage] = attrs.field(factory=dict)
+    wake: trio.Event = attrs.field(factory=trio.Event)
+    trouble: str = ""
+    """Why the last message was lost, empty if it arrived."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class PeerMessages:
+    """Sends to the other controllers of a group, and takes what they send.
+
+    ``receive``: called with sender and message; must not block.
+    """
+
+    group: str
+    own: Peer
+    peers: Sequence[Peer]
+    receive: Callable[[str, AnyRaftMessage], None]
+    tls: Tls | None = None
+    hooks: Sequence[RpcHook] = ()
+    lost: int = attrs.field(default=0, init=False)
+    """Messages that no peer has answered."""
+    _outboxes: dict[str, _Outbox] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._outboxes = {peer.id: _Outbox() for peer in self.peers if peer != self.own}
+
+    def send(self, target: str, message: AnyRaftMessage) -> None:
+        """Send a message soon, in place of an older one of its kind. Checkpoint: never."""
+        outbox = self._outboxes.get(target)
+        if outbox is not None:
+            pre = isinstance(message, RequestVote | RequestVoteAnswer) and message.pre
+            outbox.messages[type(message), pre] = message
+            outbox.wake.set()
+
+    def unreachable(self) -> dict[str, str]:
+        """Return the peers whose last message was lost, and why."""
+        return {peer: one.trouble for peer, one in self._outboxes.items() if one.trouble}
+
+    def take(self, request: Request) -> Response:
+        """Take a message of another controller: RAFT_MESSAGE.
+
+        Raises: Rejected if it is not of this group, or not for this controller.
+        """
+        said = request.ext()
+        known = said.get("sender") in self._outboxes
+        if not known or (said.get("group"), said.get("target")) != (self.group, self.own.id):
+            raise Rejected(
+                ResponseCode.CONTROLLER_INVALID_REQUEST,
+                f"this is controller {self.own.id} of {self.group!r} with"
+                f" {', '.join(sorted(self._outboxes)) or 'no other'}: check controllerDLegerGroup,"
+                " controllerDLegerPeers and controllerDLegerSelfId of both controllers",
+            )
+        try:
+            message = decode_message(request.body)
+        except RemoteProtocolError as error:
+            raise Rejected(ResponseCode.CONTROLLER_INVALID_REQUEST, str(error)) from None
+        self.receive(said["sender"], message)
+        return Response()
+
+    async def run(self) -> None:
+        """Send messages until cancelled: the task "raft-peers", with one task for each peer."""
+        config = ConnectorConfig(
+            tls=self.tls, hooks=self.hooks, connect_seconds=ANSWER_SECONDS, busy_poll=False
+        )
+        async with Connector(config) as connector, trio.open_nursery() as nursery:
+            for peer in self.peers:
+                if peer != self.own:
+                    outbox = self._outboxes[peer.id]
+                    nursery.start_soon(
+                        self._deliver, connector, peer, outbox, name=f"raft-peer {peer.id}"
+                    )
+            await trio.sleep_forever()
+
+    async def _deliver(self, connector: Connector, peer: Peer, outbox: _Outbox) -> None:
+        while True:
+            await outbox.wake.wait()
+            outbox.wake = trio.Event()
+            while outbox.messages:
+                kind = next(iter(outbox.messages))
+                before = outbox.trouble
+                outbox.trouble = await self._try(connector, peer, outbox.messages.pop(kind))
+                if outbox.trouble:
+                    self.lost += 1
+                    await trio.sleep(PAUSE_SECONDS)
+                if outbox.trouble and not before:
+                    _log.warning("controller %s does not answer: %s", peer.id, outbox.trouble)
+                elif before and not outbox.trouble:
+                    _log.info("controller %s answers again", peer.id)
+
+    async def _try(self, connector: Connector, peer: Peer, message: AnyRaftMessage) -> str:
+        """Send one message; return why it may not have arrived, empty if it has."""
+        command = Command(
+            code=RequestCode.RAFT_MESSAGE,
+            ext={"group": self.group, "sender": self.own.id, "target": peer.id},
+            body=encode_message(message),
+        )
+        try:
+            answer = await connector.invoke(peer.address, command, timeout=ANSWER_SECONDS)
+        except (RemotingError, ValueError) as error:
+            connector.close_address(peer.address)
+            return str(error)
+        if answer.code != ResponseCode.SUCCESS:
+            return answer.remark or f"code {answer.code}"
+        return ""
