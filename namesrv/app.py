@@ -44,27 +44,30 @@ from triomq.remoting.tls.security_settings import resolve
 
 @attrs.frozen
 class NamesrvReady:
-    """A name server that answers requests on this address."""
+    """A name server, or a controller alone, that answers requests on this address."""
 
     host: str
     port: int
+    name: str = attrs.field(default="name server", kw_only=True)
     stop: Callable[[], None] = attrs.field(eq=False, repr=False)
     """begins an orderly stop: accept no more, answer accepted requests, end ``run_namesrv``"""
 
     def banner(self) -> str:
         """Return the line that a process prints when it is ready."""
-        return f"name server ready on {format_address(self.host, self.port)}"
+        return f"{self.name} ready on {format_address(self.host, self.port)}"
 
 
 async def run_namesrv(
     config: NamesrvConfig,
     *,
+    routes_too: bool = True,
     request_hooks: Sequence[RequestHook] = (),
     budget: ConnectionBudget | None = None,
     task_status: trio.TaskStatus[NamesrvReady] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled or stopped; ``started(NamesrvReady(...))`` when requests are answered.
 
+    ``routes_too``: also the name server; otherwise only the controller, for ``mqcontroller``.
     ``request_hooks`` see every request first; ``budget``: of the process, for all its servers.
 
     Raises: KvFileError, AddressInUse, ListenFailed, ConfigError (TLS).
@@ -76,7 +79,7 @@ async def run_namesrv(
         from triomq.remoting.server.connection_sniffer import open_sniffer  # start-up time
 
         sniffer = open_sniffer(security)
-    audit = open_audit(config.audit, "name server")
+    audit = open_audit(config.audit, "name server" if routes_too else "controller")
     check = writer_check(config.access, audit)
     limits = namesrv_limits(config.limits)
     kv = KvConfig.open(config.kv_path, limits)
@@ -119,10 +122,11 @@ async def run_namesrv(
         name="name server",
         places=budget.clients,
     )
+    program = "mqnamesrv" if routes_too else "mqcontroller"
     async with writing(audit):
         with trio.CancelScope() as serving:
             async with (
-                monitoring(config.monitor, "mqnamesrv", budget, audit=audit) as monitor,
+                monitoring(config.monitor, program, budget, audit=audit) as monitor,
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(
@@ -134,14 +138,21 @@ async def run_namesrv(
                 if sniffer is not None:
                     nursery.start_soon(sniffer.run, name="tls-files")
                 if controller is not None:
-                    await nursery.start(
+                    controller_server = await nursery.start(
                         controller.run,
                         secured(config.controller_server()),
                         controller.handler_table(settings.get_config, settings.update_config),
                         budget.clients,
                         name="controller",
                     )
-                host, port = await nursery.start(server.run, name="server")
+                if routes_too:
+                    host, port = await nursery.start(server.run, name="server")
+                    ready = NamesrvReady(host, port, serving.cancel)
+                else:
+                    server, own = controller_server, config.controller.own_peer()
+                    ready = NamesrvReady(
+                        config.listen_host, own.port, serving.cancel, name="controller"
+                    )
                 notes = None if check is None else check.notes
                 monitor.serve(
                     NamesrvSource(
@@ -152,7 +163,7 @@ async def run_namesrv(
                         controller=controller,
                     )
                 )
-                task_status.started(NamesrvReady(host, port, serving.cancel))
+                task_status.started(ready)
 
 
 def _now_ms() -> int:

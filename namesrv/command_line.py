@@ -1,4 +1,4 @@
-"""The options of ``mqnamesrv``; imports nothing else of the name server (start-up time)."""
+"""The options of ``mqnamesrv`` and ``mqcontroller``; imports nothing else (start-up time)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import argparse
 from triomq.remoting.core.command_line import add_shared_options, make_parser
 
 PROGRAM = "mqnamesrv"
+CONTROLLER_PROGRAM = "mqcontroller"
 
 
 def namesrv_parser() -> argparse.ArgumentParser:
@@ -20,6 +21,20 @@ def namesrv_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--print-config",
+        "--printConfigItem",
+        action="store_true",
+        help="print the effective configuration and exit",
+    )
+    add_shared_options(parser)
+    return parser
+
+
+def controller_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line of ``mqcontroller``."""
+    parser = make_parser(CONTROLLER_PROGRAM, "TrioMQ's controller, without a name server")
+    parser.add_argument(
+        "--print-config",
+        "-p",
         "--printConfigItem",
         action="store_true",
         help="print the effective configuration and exit",

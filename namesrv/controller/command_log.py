@@ -245,6 +245,8 @@ class CommandLog:
                 await self._reopen()
                 _log.info("the controller writes %s again", self._storage.path)
         finally:
+            self._failed = "this controller stops: ask another one"
+            self._refuse_waiting()
             self._storage.close()
             self.folder.close()
 

@@ -89,7 +89,7 @@ class Leadership:
 
     @property
     def next_tick(self) -> float:
-        times = [self.heartbeat_at, self._heard_majority_at + self.state.settings.election_seconds]
+        times = [self.heartbeat_at, self._quorum_ends_at]
         return min(times + ([self.transfer_until] if self.transfer_target else []))
 
     @property
@@ -110,12 +110,16 @@ class Leadership:
         """Return whether a majority may have another leader by now."""
         if self.state.log.configuration.voters == (self.state.node_id,):
             return False
-        return now - self._heard_majority_at >= self.state.settings.election_seconds
+        return now >= self._quorum_ends_at
 
     @property
-    def _heard_majority_at(self) -> float:
-        """Return the newest round's time; before the first, that of the election."""
-        return max(self.started_at, self.quorum_time)
+    def _quorum_ends_at(self) -> float:
+        """Return ``election_seconds`` after the newest round, before the first after the election.
+
+        ``next_tick`` and ``lost_quorum`` need the same number: with a rounding between them, a tick
+        would come and change nothing, again and again.
+        """
+        return max(self.started_at, self.quorum_time) + self.state.settings.election_seconds
 
     def has_lease(self, now: float) -> bool:
         """Return whether no other node can have been elected yet."""

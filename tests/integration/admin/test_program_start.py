@@ -19,6 +19,7 @@ from triomq.client.mqadmin.core.command_list import LIST
 ENTRIES = {
     "mqadmin": "triomq.client.mqadmin.cli",
     "mqbroker": "triomq.broker.__main__",
+    "mqcontroller": "triomq.namesrv.controller_program",
     "mqlocal": "triomq.local",
     "mqnamesrv": "triomq.namesrv.__main__",
     "mqpipeline": "triomq.client.pipeline.__main__",

@@ -214,6 +214,7 @@ def test_wheel_runs_in_an_empty_environment(installed: Path, tmp_path: Path) -> 
     for script in (
         "mqnamesrv",
         "mqbroker",
+        "mqcontroller",
         "mqadmin",
         "mqstore",
         "mqlocal",
