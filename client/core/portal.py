@@ -2,14 +2,13 @@
 
 One portal belongs to one producer or consumer, which is opened and closed by one task of the loop,
 as nurseries require. A call from outside becomes a task in the loop with its own cancel scope; its
-outcome is a ``concurrent.futures.Future``. Any number of threads may call.
+outcome goes to the caller's own kind of future. Any number of threads may call.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import contextvars
 import logging
 import os
 import threading
@@ -17,13 +16,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, ParamSpec, TypeVar
 
-import attrs
 import trio
 
 from triomq.client.core.arguments import check_timeout
 from triomq.client.core.background import open_background, sole_error
 from triomq.client.core.broker_errors import shorten
+from triomq.client.core.call_queue import CallQueue
 from triomq.client.core.errors import CallTimeout, ForkDetected, NotRunning
+from triomq.client.core.portal_calls import Call, CallCancelled, CallTasks, F
 
 logger = logging.getLogger(__name__)
 
@@ -42,27 +42,6 @@ _OWN_THREAD = (
 
 class _BodyFailed(Exception):
     """Stands in the loop for an error of the caller's ``with`` block."""
-
-
-@attrs.define(eq=False)
-class Call(Generic[R]):
-    """A call that was submitted to the loop and has no outcome yet."""
-
-    future: concurrent.futures.Future[R]
-    scope: trio.CancelScope
-    token: trio.lowlevel.TrioToken
-
-    def fail(self, error: BaseException) -> None:
-        """End the call with an error, unless it has ended."""
-        with contextlib.suppress(concurrent.futures.InvalidStateError):
-            self.future.set_exception(error)
-
-    def cancel(self) -> None:
-        """Cancel the call from any thread; its future is cancelled unless its result came first."""
-        try:
-            self.token.run_sync_soon(self.scope.cancel)
-        except trio.RunFinishedError:
-            self.fail(NotRunning("this object has stopped"))
 
 
 async def in_loop(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -91,9 +70,9 @@ class Portal(Generic[T]):
         self._thread: threading.Thread | None = None
         self._entered: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._left: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._nursery: trio.Nursery | None = None
-        self._late: trio.Nursery | None = None
+        self._queue: CallQueue | None = None
+        self._tasks: CallTasks | None = None
+        self._late: CallTasks | None = None
         """runs calls while the context is being left, such as acks of running handlers"""
         self._leave = trio.Event()
         self._body_failed = False
@@ -124,8 +103,19 @@ class Portal(Generic[T]):
 
     def submit(
         self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
-    ) -> Call[R]:
+    ) -> Call[concurrent.futures.Future[R]]:
         """Start an async function in the loop, from any thread except the loop's own.
+
+        Raises: ``NotRunning``, ``ForkDetected``.
+        """
+        future: concurrent.futures.Future[R] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+        return self.submit_for(future, function, *args, **kwargs)
+
+    def submit_for(
+        self, future: F, function: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs
+    ) -> Call[F]:
+        """Start an async function, as ``submit`` does; ``future`` takes its outcome.
 
         Raises: ``NotRunning``, ``ForkDetected``.
         """
@@ -138,19 +128,15 @@ class Portal(Generic[T]):
         if threading.current_thread() is self._thread:
             raise NotRunning(_OWN_THREAD)
         self.require_caller()
-        if self._token is None or self._nursery is None or self._left.done():
+        if self._queue is None or self._tasks is None or self._left.done():
             raise NotRunning(
                 "this object is not running: use it inside its `with` block, or between `start()`"
                 " and `stop()`"
             )
-        call: Call[R] = Call(concurrent.futures.Future(), trio.CancelScope(), self._token)
-        call.future.set_running_or_notify_cancel()
+        call = Call(future, self._queue, function, args, kwargs)
         self._calls.add(call)
         try:
-            # The caller's context variables, such as its current span, are the function's.
-            self._token.run_sync_soon(
-                contextvars.copy_context().run, self._spawn, call, function, args, kwargs
-            )
+            self._queue.put(self._begin, call)
         except trio.RunFinishedError:
             self._calls.discard(call)
             raise NotRunning("this object has stopped") from None
@@ -194,9 +180,9 @@ class Portal(Generic[T]):
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         """Call a function in the loop soon, from any thread; does nothing after the end."""
-        if self._token is not None:
+        if self._queue is not None:
             with contextlib.suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(function, *args)
+                self._queue.put(function, *args)
 
     def stop(self, *, body_failed: bool = False) -> concurrent.futures.Future[None]:
         """Leave the context; the future ends when it is left, with the error of a crashed task.
@@ -214,6 +200,9 @@ class Portal(Generic[T]):
             raise NotRunning(_OWN_THREAD)
         self._body_failed, self._stop_asked = body_failed, True
         self.call_soon(self._leave.set)
+        if self._queue is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                self._queue.wake()
         return self._left
 
     @property
@@ -267,8 +256,12 @@ class Portal(Generic[T]):
                     NotRunning("this object stopped before the call could begin")
                 )
 
+    def _wakes(self, token: trio.lowlevel.TrioToken) -> Callable[[Callable[[], None]], object]:
+        """Return what wakes the loop; runs in it."""
+        return token.run_sync_soon
+
     async def _main(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+        self._queue = CallQueue(self._wakes(trio.lowlevel.current_trio_token()))
         if self._stop_asked:
             self._leave.set()
         try:
@@ -277,7 +270,7 @@ class Portal(Generic[T]):
                 self._target as target,
                 trio.open_nursery() as nursery,
             ):
-                self._nursery, self._late = nursery, late
+                self._tasks, self._late = CallTasks(nursery), CallTasks(late)
                 self._entered.set_result(target)
                 await self._leave.wait()
                 nursery.cancel_scope.cancel()
@@ -289,34 +282,17 @@ class Portal(Generic[T]):
         except _BodyFailed:
             pass
 
-    def _spawn(
-        self, call: Call[Any], function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any
-    ) -> None:
-        assert self._nursery is not None
+    def _begin(self, call: Call[Any]) -> None:
+        assert self._tasks is not None
         assert self._late is not None
         self._calls.discard(call)
-        nursery = self._late if self._nursery.cancel_scope.cancel_called else self._nursery
-        if nursery.cancel_scope.cancel_called:
+        tasks = self._late if self._tasks.nursery.cancel_scope.cancel_called else self._tasks
+        if tasks.nursery.cancel_scope.cancel_called:
             call.fail(NotRunning("this object is stopping"))
-            return
-        nursery.start_soon(self._carry_out, call, function, args, kwargs)
-
-    async def _carry_out(
-        self, call: Call[Any], function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any
-    ) -> None:
-        try:
-            with call.scope:
-                result = await function(*args, **kwargs)
-        except Exception as error:  # any error of the function belongs to the caller
-            call.fail(shorten(error))
-        except BaseException:
-            call.fail(NotRunning("this object stopped during the call; its outcome is unknown"))
-            raise
+        elif call.function is in_loop:  # a synchronous function needs no task
+            call.carry_out_plain()
         else:
-            if call.scope.cancelled_caught:
-                call.fail(CallCancelled())
-            else:
-                call.future.set_result(result)
+            tasks.carry_out(call)
 
 
 class HandOver(Generic[R]):
@@ -350,7 +326,3 @@ class HandOver(Generic[R]):
         with self._lock:
             self._abandoned = True
             return self._result
-
-
-class CallCancelled(concurrent.futures.CancelledError):
-    """The outcome of a call that was cancelled from outside."""

@@ -146,17 +146,25 @@ def work_list(kept: int, seconds: float, size: int) -> list[tuple[str, str, str,
         )
         work += [
             (row, "ours", "ours", {"verb": "publish", **load}),
+            (row, "ours, asyncio", "asyncio", {"verb": "publish", **load}),
+            (row, "ours, sync", "sync", {"verb": "publish", **load}),
             (row, "nats-py", "nats", {"verb": "publish", **load}),
             (row, "ours, `auto_batch`", "ours", {"verb": "publish_batched", **load}),
             (row, "nats-py, `publish_async`", "nats", {"verb": "publish_async", **load}),
         ]
     for row, column, side, how in (
         ("consume, a call for each message", "ours", "ours", "handler"),
+        ("consume, a call for each message", "ours, asyncio", "asyncio", "handler"),
+        ("consume, a call for each message", "ours, sync", "sync", "handler"),
         ("consume, a call for each message", "nats-py", "nats", "callback"),
         ("consume, a call for each message", "nats-py, no acks", "nats", "ordered"),
         ("consume, lists of 256", "ours", "ours", "poll"),
+        ("consume, lists of 256", "ours, asyncio", "asyncio", "poll"),
+        ("consume, lists of 256", "ours, sync", "sync", "poll"),
         ("consume, lists of 256", "nats-py", "nats", "fetch"),
         ("consume, lists of 256, acknowledged one by one", "ours", "ours", "take"),
+        ("consume, lists of 256, acknowledged one by one", "ours, asyncio", "asyncio", "take"),
+        ("consume, lists of 256, acknowledged one by one", "ours, sync", "sync", "take"),
         ("consume, lists of 256, acknowledged one by one", "nats-py", "nats", "fetch"),
     ):
         work.append((row, column, side, {"verb": "consume", "how": how, "count": kept}))
@@ -182,11 +190,14 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, f
         stack.enter_context(processes.our_broker(folder, "broker-a", namesrv))
         ours = [sys.executable, str(BENCH / "sdk_client.py"), namesrv]
         clients["ours"] = Client(ours, folder / "ours.log")
+        for name in ("asyncio", "sync"):
+            command = [sys.executable, str(BENCH / "facade_client.py"), namesrv, name]
+            clients[name] = Client(command, folder / f"{name}.log")
         if options.base is not None:
             clients["base"] = Client(ours, folder / "base.log", {"PYTHONPATH": str(options.base)})
         for client in clients.values():
             stack.callback(client.end)
-        for side in clients.keys() - {"base"}:
+        for side in clients.keys() & {"ours", "nats"}:
             clients[side].ask(verb="fill", count=options.kept, size=options.size)
         for number in range(options.rounds):
             for row, column, side, request in work_list(

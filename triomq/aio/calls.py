@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
-from collections.abc import Awaitable, Callable
+import contextvars
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import trio
 
+from triomq.client.core.call_queue import CallQueue
 from triomq.client.core.errors import HandlerInvalid, NotRunning
 from triomq.client.core.lifetime import OnlyAsync
-from triomq.client.core.portal import CallCancelled, Portal
+from triomq.client.core.portal import Portal
+from triomq.client.core.portal_calls import CallCancelled
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -33,56 +37,198 @@ def running_loop(name: str) -> asyncio.AbstractEventLoop:
     )
 
 
+class AsyncioPortal(Portal[T], trio.abc.Instrument):
+    """A portal whose callers, and whose handlers, live in one asyncio loop.
+
+    Each of the two loops wakes the other once in a turn, at the end of the turn. Waking it at once
+    would hand the interpreter over after each call, and so make every batch one call long.
+    """
+
+    loop: asyncio.AbstractEventLoop | None = None
+    """That of the start."""
+    into_asyncio: CallQueue
+    """Into ``loop``."""
+    _wake_up: Callable[[], None] | None = None
+    """what asyncio is to call after this turn of Trio's loop"""
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have ``loop`` be the loop of the start, before it."""
+        self.loop, self.into_asyncio = loop, CallQueue(self._wake_asyncio)
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Wake asyncio: each task that is ready has had its turn; an instrument's method."""
+        if (wake_up := self._wake_up) is not None:
+            self._wake_up = None
+            assert self.loop is not None
+            with contextlib.suppress(RuntimeError):  # it is closed
+                self.loop.call_soon_threadsafe(wake_up)
+
+    def _wake_asyncio(self, run: Callable[[], None]) -> None:
+        if trio.lowlevel.in_trio_run():
+            self._wake_up = run
+        else:  # after the end of Trio's loop
+            assert self.loop is not None
+            self.loop.call_soon_threadsafe(run)
+
+    def _wakes(self, token: trio.lowlevel.TrioToken) -> Callable[[Callable[[], None]], object]:
+        loop, wake_at_once = self.loop, super()._wakes(token)
+        assert loop is not None
+        trio.lowlevel.add_instrument(self)
+
+        def wake_soon(run: Callable[[], None]) -> None:
+            with contextlib.suppress(trio.RunFinishedError):  # the portal ends its calls itself
+                wake_at_once(run)
+
+        def wake(run: Callable[[], None]) -> None:
+            if asyncio._get_running_loop() is loop:
+                loop.call_soon(wake_soon, run)
+            else:  # a stop from elsewhere
+                wake_at_once(run)
+
+        return wake
+
+    def _run(self) -> None:
+        try:
+            super()._run()
+        finally:
+            self.before_io_wait(0)
+
+
+class Answer(Generic[R]):
+    """The outcome of a call, brought into the asyncio loop; several ``wait`` may follow."""
+
+    __slots__ = ("_arrived", "_error", "_portal", "_result", "_waiting")
+
+    def __init__(self, portal: AsyncioPortal[Any]) -> None:
+        self._portal = portal
+        self._waiting: asyncio.Future[None] | None = None
+        self._arrived = False
+        self._result: R | None = None
+        self._error: BaseException | None = None
+
+    def set_result(self, result: R) -> None:
+        """Bring the result; called in the Trio loop."""
+        with contextlib.suppress(RuntimeError):  # the asyncio loop is closed: nobody waits
+            self._portal.into_asyncio.put(self._arrive, result, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Bring an error, from any thread; an outcome that came before it counts."""
+        with contextlib.suppress(RuntimeError):
+            self._portal.into_asyncio.put(self._arrive, None, error)
+
+    def _arrive(self, result: R | None, error: BaseException | None) -> None:
+        if not self._arrived:
+            self._arrived, self._result, self._error = True, result, error
+        # A future that was cancelled is not waited for: `wait` makes another one.
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self) -> R:
+        """Return the result. Raises: the error of the call."""
+        if not self._arrived:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
 async def call_in_loop(
-    portal: Portal[Any], function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    portal: AsyncioPortal[Any],
+    function: Callable[P, Awaitable[R]],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> R:
     """Run an async function in the portal's loop; cancelling this call cancels it there."""
-    call = portal.submit(function, *args, **kwargs)
-    waiting = asyncio.wrap_future(call.future)
+    answer: Answer[R] = Answer(portal)
+    call = portal.submit_for(answer, function, *args, **kwargs)
     try:
-        return await asyncio.shield(waiting)
+        return await answer.wait()
     except asyncio.CancelledError:
         call.cancel()
         try:
-            await waiting
+            await answer.wait()
         except CallCancelled:
             raise asyncio.CancelledError from None
         raise
 
 
+class HandlerCall(Generic[R]):
+    """A call of the application's async function in the asyncio loop, from a task in Trio."""
+
+    def __init__(self, portal: AsyncioPortal[Any], coroutine: Coroutine[Any, Any, R]) -> None:
+        self._portal, self._coroutine = portal, coroutine
+        self._context = contextvars.copy_context()
+        self._task: asyncio.Task[R] | None = None
+        self._waiter: trio.lowlevel.Task | None = None
+        """The task in Trio; None before and after its wait"""
+
+    async def wait(self) -> R:
+        """Run in the asyncio loop and return the result; if cancelled, do not wait for the end."""
+        self._waiter = trio.lowlevel.current_task()
+        loop = self._portal.loop
+        assert loop is not None
+        try:
+            if loop.is_closed():  # also while a wake-up of the queue is under way for ever
+                raise RuntimeError("the loop is closed")
+            self._portal.into_asyncio.put(self._begin, loop)
+        except RuntimeError:
+            self._coroutine.close()
+            raise HandlerInvalid(
+                "the asyncio loop in which handlers run is closed, so this object ends: keep its"
+                " `async with` block inside the loop (in asyncio.run), or `stop` it before its end"
+            ) from None
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
+        assert self._task is not None
+        if self._task.cancelled():  # by the application: an error of its handler
+            raise concurrent.futures.CancelledError
+        return self._task.result()
+
+    # In the asyncio loop
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._waiter is None:  # cancelled before
+            self._coroutine.close()
+            return
+        self._task = self._context.run(loop.create_task, self._coroutine)
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[R]) -> None:
+        if not task.cancelled():
+            task.exception()  # read, so that asyncio does not complain if nobody waits any more
+        self._portal.call_soon(self._wake)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    # In the Trio loop
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            trio.lowlevel.reschedule(waiter)
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._waiter = None
+        with contextlib.suppress(RuntimeError):
+            self._portal.into_asyncio.put(self._cancel)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
 async def call_in_asyncio(
-    loop: asyncio.AbstractEventLoop, function: Callable[[A], Awaitable[R]], argument: A
+    portal: AsyncioPortal[Any], function: Callable[[A], Awaitable[R]], argument: A
 ) -> R:
     """Run an async function in the asyncio loop, from Trio; cancelling this cancels it there.
 
     Raises: ``HandlerInvalid`` if the loop is closed, which ends a consumer: its messages come again
     elsewhere, and none becomes a dead letter.
     """
-    token, done = trio.lowlevel.current_trio_token(), trio.Event()
 
     async def run() -> R:
         return await function(argument)
 
-    def wake(_: object) -> None:
-        with contextlib.suppress(trio.RunFinishedError):
-            token.run_sync_soon(done.set)
-
-    coroutine = run()
-    try:
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-    except RuntimeError:
-        coroutine.close()
-        raise HandlerInvalid(
-            "the asyncio loop in which handlers run is closed, so this object ends: keep its"
-            " `async with` block inside the loop (in asyncio.run), or call `stop` before its end"
-        ) from None
-    future.add_done_callback(wake)
-    try:
-        await done.wait()
-    except trio.Cancelled:
-        future.cancel()
-        raise
-    return future.result()
+    return await HandlerCall(portal, run()).wait()
 
 
 class AsyncioLifetime(OnlyAsync, Generic[T]):
@@ -92,12 +238,9 @@ class AsyncioLifetime(OnlyAsync, Generic[T]):
     the asyncio loop that started it: handlers run there, and calls from other loops are refused.
     """
 
-    _loop: asyncio.AbstractEventLoop | None = None
-    """That of the start."""
-
     def __init__(self, target: T) -> None:
         self._target = target
-        self._portal = Portal(target, self._require_own_loop)
+        self._portal = AsyncioPortal(target, self._require_own_loop)
 
     def __repr__(self) -> str:
         return repr(self._target)
@@ -107,7 +250,9 @@ class AsyncioLifetime(OnlyAsync, Generic[T]):
 
         Raises: ``NotRunning`` outside asyncio, and for a second start.
         """
-        self._loop = self._loop or running_loop(type(self).__name__)
+        loop = running_loop(type(self).__name__)
+        if self._portal.loop is None:
+            self._portal.bind(loop)
         entered = asyncio.wrap_future(self._portal.start())
         try:
             await asyncio.shield(entered)
@@ -138,10 +283,10 @@ class AsyncioLifetime(OnlyAsync, Generic[T]):
 
     def _require_own_loop(self) -> None:
         """Refuse a call from another loop. Raises: ``NotRunning``."""
-        name = type(self).__name__
-        if running_loop(name) is self._loop or self._loop is None:
+        name, own = type(self).__name__, self._portal.loop
+        if running_loop(name) is own or own is None:
             return
-        state = "is closed" if self._loop.is_closed() else "it belongs to"
+        state = "is closed" if own.is_closed() else "it belongs to"
         raise NotRunning(
             f"this triomq.aio.{name} was started in another asyncio loop, which {state}: make a new"
             " one in this loop; `await stop()`, from any loop, ends the old one"

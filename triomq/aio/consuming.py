@@ -97,8 +97,7 @@ class PushConsumerBase(AsyncioLifetime[client.PushConsumer]):
         awaited = awaiting(handler)
 
         async def handle(received: M) -> None:
-            assert self._loop is not None
-            outcome = await call_in_asyncio(self._loop, awaited, view(received))
+            outcome = await call_in_asyncio(self._portal, awaited, view(received))
             require_nothing(handler, outcome)
 
         return handle

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
 from triomq import client
-from triomq.aio.calls import call_in_loop
+from triomq.aio.calls import AsyncioPortal, call_in_loop
+from triomq.client.core.portal import in_loop
 from triomq.client.sdk.portal_messages import AnyMessage, PortalMessage
 
 
@@ -16,6 +17,7 @@ class AsyncioMessage(PortalMessage[AnyMessage]):
 
     __slots__ = ()
 
+    _portal: AsyncioPortal[Any]
     ack: Callable[[], Awaitable[Any]]
     retry: Callable[[], Awaitable[Any]]
 
@@ -55,7 +57,7 @@ class ReceivedMessage(AsyncioMessage[client.ReceivedMessage]):
 
     async def ack(self) -> bool:
         """Count the message as done; see ``triomq.ReceivedMessage.ack``."""
-        return await call_in_loop(self._portal, self._message.ack)
+        return await call_in_loop(self._portal, in_loop, self._message.ack_nowait)
 
     async def retry(self, delay_level: SupportsIndex = 0, *, pause: float | None = None) -> bool:
         """Have the message delivered again later; see ``triomq.ReceivedMessage.retry``."""

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from triomq import client
-from triomq.aio.calls import AsyncioLifetime, call_in_asyncio, call_in_loop
+from triomq.aio.calls import AsyncioLifetime, AsyncioPortal, call_in_asyncio, call_in_loop
 from triomq.client import LocalWork, Message, TransactionOutcome, TransactionResult
 from triomq.client.core.arguments import is_async
 from triomq.client.transactions.checked_message import CheckedMessage, CheckHandler
@@ -23,6 +23,8 @@ class Transaction(PortalTransaction):
     """A ``triomq.Transaction`` for asyncio; used with ``async with``, once."""
 
     __slots__ = ()
+
+    _portal: AsyncioPortal[Any]
 
     async def commit(self) -> bool:
         """Commit now, before the end of the block; return whether the broker confirmed."""
@@ -91,7 +93,6 @@ class ProducerBase(AsyncioLifetime[client.Producer]):
             return await outcome
 
         async def answer(message: CheckedMessage) -> TransactionOutcome:
-            assert self._loop is not None
-            return await call_in_asyncio(self._loop, ask, message)
+            return await call_in_asyncio(self._portal, ask, message)
 
         return answer

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self, SupportsIndex
 
 from triomq import client
+from triomq.client.core.portal import in_loop
 from triomq.client.sdk.portal_messages import AnyMessage, PortalMessage
 
 
@@ -52,7 +53,7 @@ class ReceivedMessage(BlockingMessage[client.ReceivedMessage]):
 
     def ack(self, *, timeout: float | None = None) -> bool:
         """Count the message as done; see ``triomq.ReceivedMessage.ack``."""
-        return self._portal.call(timeout, self._message.ack)
+        return self._portal.call(timeout, in_loop, self._message.ack_nowait)
 
     def retry(
         self,
