@@ -21,7 +21,7 @@ _IDLE_MAX = 256
 """Tasks that are kept for further calls."""
 
 
-class Outcome(Protocol[R_contra]):
+class CallFuture(Protocol[R_contra]):
     """Takes the end of a call in the thread of the loop; ``concurrent.futures.Future`` is one."""
 
     def set_result(self, result: R_contra, /) -> None: ...
@@ -29,7 +29,7 @@ class Outcome(Protocol[R_contra]):
     def set_exception(self, error: BaseException, /) -> None: ...
 
 
-F = TypeVar("F", bound=Outcome[Any])
+F = TypeVar("F", bound=CallFuture[Any])
 
 
 class CallCancelled(concurrent.futures.CancelledError):
