@@ -11,6 +11,7 @@ import trio
 
 from triomq.client.core.message_hooks import SendContext
 from triomq.client.receiving.membership import Membership
+from triomq.client.receiving.pop.pop_membership import PopMembership
 from triomq.client.receiving.rates import TopicCounts
 from triomq.client.sdk.group_consumer import Consumer
 from triomq.client.sdk.producer import Producer
@@ -156,6 +157,24 @@ class ClientFigures:
             [
                 Sample(value, {"group": group, "topic": topic})
                 for (group, topic), value in lag.items()
+            ],
+        )
+
+        ready: dict[tuple[str, str], int] = {}
+        for labels, _, member in running:
+            if isinstance(member, PopMembership):
+                current = set(member.fetcher.current())
+                for source, count in list(member.fetcher.calls.ready.items()):
+                    key = labels["group"], source.topic
+                    ready[key] = ready.get(key, 0) + (count if source in current else 0)
+        yield Family(
+            "triomq_consumer_ready_messages",
+            "gauge",
+            "Messages that brokers had for the group after the last pops (POP): each member has the"
+            " number of the whole group.",
+            [
+                Sample(value, {"group": group, "topic": topic})
+                for (group, topic), value in ready.items()
             ],
         )
 

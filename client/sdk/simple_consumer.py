@@ -22,6 +22,7 @@ from triomq.client.receiving.allocation import allocate_average
 from triomq.client.receiving.member_spec import MemberSpec
 from triomq.client.receiving.offsets import ConsumeFrom, Start
 from triomq.client.receiving.pop.durations import Duration, check_duration, check_invisible
+from triomq.client.receiving.pop.lease_times import OpenLeases
 from triomq.client.receiving.pop.leased_message import LeasedMessage
 from triomq.client.receiving.pop.pop_membership import PopMembership, open_pop_membership
 from triomq.client.receiving.pop.pop_requests import POP_MAX
@@ -47,8 +48,8 @@ class SimpleConsumer(Consumer[PopMembership]):
     the others for its invisible time; within it the application acks the message, or changes the
     time. Otherwise the group gets the message again, so delivery is at least once.
 
-    Messages that are neither acked nor given back at the end of the block come again when their
-    time is over.
+    The end of the block gives back messages that are neither settled nor hidden for another time
+    (``change_invisible``): they can not be acked any more, and the group gets them at once.
     """
 
     ordered: bool
@@ -79,6 +80,7 @@ class SimpleConsumer(Consumer[PopMembership]):
         super().__init__(namesrv, group, subscriptions, consume_from, settings)
         self.ordered = ordered
         self.invisible = check_invisible("invisible", invisible, least=_INVISIBLE_MIN)
+        self._leases = OpenLeases()
         if not self._subscriptions:
             raise SettingsError("subscriptions names no topic")
         if self._start.where is ConsumeFrom.TIMESTAMP:
@@ -116,6 +118,9 @@ class SimpleConsumer(Consumer[PopMembership]):
                     yield
                 finally:
                     self._membership = None
+                    if leases := self._leases.take(trio.current_time()):
+                        calls = membership.fetcher.calls
+                        calls.start_soon(calls.give_back, leases)
 
     # Messages
 
@@ -149,7 +154,11 @@ class SimpleConsumer(Consumer[PopMembership]):
         receiver = self._active()
         found = await receiver.receive(number, hidden, limit)
         requests, replier = receiver.calls.requests, receiver.replier
-        messages = [LeasedMessage(each.record, each.lease, requests, replier) for each in found]
+        now = trio.current_time()
+        messages = []
+        for each in found:
+            self._leases.add(each.lease, now)
+            messages.append(LeasedMessage(each.record, each.lease, requests, replier, self._leases))
         self._observers.polled(messages)
         return messages
 
@@ -183,6 +192,8 @@ class SimpleConsumer(Consumer[PopMembership]):
     async def give_back(self, messages: Iterable[LeasedMessage]) -> None:
         """Give messages back that did not reach the application; for the other interfaces."""
         leases = [message._lease for message in messages if not message.settled]
+        for lease in leases:
+            self._leases.discard(lease)
         await self._active().calls.give_back(leases)
 
     # Subscriptions

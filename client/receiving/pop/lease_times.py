@@ -34,6 +34,34 @@ class Lease:
 
 
 @attrs.define(eq=False)
+class OpenLeases:
+    """The leases of a simple consumer that its end gives back: neither settled nor changed."""
+
+    _open: set[Lease] = attrs.field(factory=set, init=False)
+    _sweep_at: int = attrs.field(default=64, init=False)
+    """number of leases at which those that are over are forgotten"""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, lease: Lease, now: float) -> None:
+        """Note a message that the application has received."""
+        self._open.add(lease)
+        if len(self._open) >= self._sweep_at:
+            self._open = {each for each in self._open if each.ends > now}
+            self._sweep_at = max(64, 2 * len(self._open))
+
+    def discard(self, lease: Lease) -> None:
+        """Forget a lease, if it is known."""
+        self._open.discard(lease)
+
+    def take(self, now: float) -> list[Lease]:
+        """Return the leases that are not over, and forget all."""
+        taken, self._open = self._open, set()
+        return [lease for lease in taken if lease.ends > now]
+
+
+@attrs.define(eq=False)
 class LeaseTimes(Generic[L]):
     """The leases of a consumer, each due after ``period``; one that failed after ``retry``.
 

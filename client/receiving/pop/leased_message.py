@@ -18,7 +18,7 @@ from triomq.client.receiving.pop.durations import (
     check_invisible,
     retry_seconds,
 )
-from triomq.client.receiving.pop.lease_times import Lease
+from triomq.client.receiving.pop.lease_times import Lease, OpenLeases
 from triomq.client.receiving.pop.pop_requests import PopRequests
 from triomq.client.receiving.replier import Replier
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -36,6 +36,7 @@ class LeasedMessage(MessageView):
     __slots__ = (
         "_given_back",
         "_lease",
+        "_leases",
         "_lock",
         "_lost_at",
         "_record",
@@ -45,10 +46,16 @@ class LeasedMessage(MessageView):
     )
 
     def __init__(
-        self, record: StoredMessage, lease: Lease, requests: PopRequests, replier: Replier
+        self,
+        record: StoredMessage,
+        lease: Lease,
+        requests: PopRequests,
+        replier: Replier,
+        leases: OpenLeases,
     ) -> None:
         self._record = record
         self._lease = lease
+        self._leases = leases
         self._requests = requests
         self._replier = replier
         self._settled = self._given_back = False
@@ -116,6 +123,7 @@ class LeasedMessage(MessageView):
             self._check_open()
             await self._ask(lambda: self._requests.acknowledge(self._lease))
             self._settled = True
+            self._leases.discard(self._lease)
 
     async def change_invisible(self, invisible: Duration) -> None:
         """Hide the message for ``invisible`` from now on, longer or shorter than before.
@@ -129,6 +137,7 @@ class LeasedMessage(MessageView):
         async with self._lock:
             self._check_open()
             await self._ask(lambda: self._requests.change(self._lease, seconds))
+            self._leases.discard(self._lease)  # a time that the application chose stays
             self._note_end(seconds)
 
     async def retry(self, delay: Duration | None = None) -> None:
@@ -151,6 +160,7 @@ class LeasedMessage(MessageView):
             self._check_open()
             await self._ask(lambda: self._requests.change(self._lease, seconds))
             self._settled = self._given_back = True
+            self._leases.discard(self._lease)
 
     async def dead_letter(self) -> None:
         """Move the message to the group's dead letters. Raises: as ``ack``."""
@@ -158,6 +168,7 @@ class LeasedMessage(MessageView):
             self._check_open()
             await self._ask(lambda: self._requests.dead_letter(self._lease, self._record))
             self._settled = self._given_back = True
+            self._leases.discard(self._lease)
 
     async def reply(
         self,

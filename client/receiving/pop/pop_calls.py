@@ -63,6 +63,8 @@ class PopCalls:
     """The pops of one consumer, and all that must be given back."""
 
     requests: PopRequests
+    ready: dict[PopSource, int] = attrs.field(factory=dict, init=False)
+    """messages that a broker had for the group after the last pop there"""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _nursery: trio.Nursery = attrs.field(init=False)
     _tasks: int = attrs.field(default=0, init=False)
@@ -178,6 +180,7 @@ class PopCalls:
             if not pending.wanted and not isinstance(error, TrioMQError):
                 raise
         else:
+            self.ready[source] = answer.rest
             pending.result = self._sort(source, answer, invisible)
         pending.done.set()
         if not pending.wanted and pending.result is not None:

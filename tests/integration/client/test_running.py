@@ -18,7 +18,15 @@ import pytest
 import trio
 from threaded_cluster import cluster_in_a_thread
 
-from triomq import Probes, Producer, PullConsumer, PushConsumer, SettingsError, sync
+from triomq import (
+    Probes,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SettingsError,
+    SimpleConsumer,
+    sync,
+)
 from triomq.client.runner import supervisor as supervisor_module
 from triomq.client.runner.command_line import read_options, run_parser
 from triomq.client.runner.source_changes import SourceChanges
@@ -286,3 +294,20 @@ async def test_probes_tell_what_is_missing_and_the_figures_of_each_object(
             Probes(consumer, **wrong)
     with pytest.raises(SettingsError, match="probes are for producers and consumers"):
         Probes("x", port=1)  # type: ignore[arg-type]
+
+
+async def test_the_figures_of_pop_tell_what_waits_at_the_brokers(
+    triomq_cluster: InProcessCluster,
+) -> None:
+    await triomq_cluster.create_topic("T", queues=1)
+    address, port = triomq_cluster.namesrv_address, free_port()
+    async with Producer(address, group="p") as producer:
+        for number in range(7):
+            await producer.send("T", b"%d" % number)
+    async with (
+        SimpleConsumer(address, group="g", subscriptions="T", consume_from="first") as consumer,
+        Probes(consumer, port=port),
+    ):
+        received = await consumer.receive(count=3)
+        text = (await trio.to_thread.run_sync(get, port, "/metrics"))[1]
+        assert f'triomq_consumer_ready_messages{{group="g",topic="T"}} {7 - len(received)}' in text

@@ -532,3 +532,33 @@ def test_asyncio_receives_and_acks(triomq_server: str) -> None:
             assert await consumer.receive(timeout=0.2) == []
 
     asyncio.run(work())
+
+
+async def test_the_end_gives_back_what_the_application_holds(
+    triomq_cluster: InProcessCluster,
+) -> None:
+    """What it acknowledged stays away, and what it hid for a time of its own stays hidden."""
+    await send(triomq_cluster, [b"acked", b"hidden", b"dropped", b"held"])
+    async with consuming(triomq_cluster, invisible=300) as first:
+        found = {each.body: each for each in await receive_all(first, 4)}
+        await found[b"acked"].ack()
+        await found.pop(b"hidden").change_invisible(301)
+        del found[b"dropped"]
+    async with consuming(triomq_cluster) as second:
+        again = await receive_all(second, 2)
+        assert {each.body for each in again} == {b"dropped", b"held"}
+        assert {each.reconsume_times for each in again} == {1}
+        assert await second.receive(timeout=0.2) == []
+    with pytest.raises(ReceiptExpired, match="the group gets it again"):
+        await found[b"held"].ack()
+
+
+async def test_what_an_application_never_settles_is_not_kept_for_ever(
+    triomq_cluster: InProcessCluster,
+) -> None:
+    await send(triomq_cluster, [b"%d" % number for number in range(40)])
+    async with consuming(triomq_cluster, invisible=0.05) as consumer:
+        for _ in range(20):
+            await consumer.receive(timeout=1)
+            await trio.sleep(0.06)
+        assert len(consumer._leases) <= 80

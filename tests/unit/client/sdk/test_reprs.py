@@ -94,7 +94,7 @@ def received() -> ReceivedMessage:
 
 def leased() -> LeasedMessage:
     lease = Lease("Orders", ReceiptHandle(0, 1, 60_000, 0, 0, "broker-a", 0, 7), 60.0)
-    return LeasedMessage(stored(7), lease, None, None)  # type: ignore[arg-type]
+    return LeasedMessage(stored(7), lease, None, None, None)  # type: ignore[arg-type]
 
 
 def network() -> triomq.testing.SimulatedNetwork:
