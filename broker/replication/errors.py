@@ -6,6 +6,7 @@
     ├── LinkSilent        nothing came for haHousekeepingInterval
     ├── HaLoginRefused    the other side does not know the secret (haAuthentication)
     ├── LinkBroken        not a replication stream, or the wrong place of the log
+    ├── TailDiffers       controller mode: the slave cuts its log, and comes again
     └── LogsDiffer        the two logs cannot be joined: an operator must decide
         └── LogsParted    the slave has messages that its master has not
 """
@@ -35,3 +36,14 @@ class LogsDiffer(ReplicationError):
 
 class LogsParted(LogsDiffer):
     """The slave has messages that its master has not: its offsets mean other messages, or will."""
+
+
+class TailDiffers(ReplicationError):
+    """Behind ``end`` the slave's log is not its master's, and nobody was told that it is stored."""
+
+    def __init__(self, end: int, own_end: int, master_end: int) -> None:
+        super().__init__(
+            f"our log ends at {own_end}, the master's at {master_end}, and they are equal up to"
+            f" {end}: what lies behind is cut off"
+        )
+        self.end = end

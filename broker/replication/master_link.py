@@ -19,7 +19,7 @@ import attrs
 import msgspec
 
 from triomq.broker.replication.errors import LinkBroken, LinkSilent, LogsDiffer
-from triomq.broker.replication.transfer import HELLO, NAME_MAX, ReportDecoder
+from triomq.broker.replication.transfer import HELLO, NAME_MAX, ReportDecoder, frame_head
 
 
 @attrs.frozen(kw_only=True)
@@ -113,9 +113,21 @@ class MasterLink:
         self.acknowledged = self.next_offset = offset
         if offset == 0:
             last = log.end - log.end % self.rules.segment_size
-            self.next_offset = log.first if self.hellos == 1 else max(last, log.first)
+            self.next_offset = log.first if self._from_first() else max(last, log.first)
         self.started_at = self.next_offset
         self.wrote = now
+
+    def _from_first(self) -> bool:
+        """Return whether an empty slave gets the whole log."""
+        return self.hellos == 1
+
+    def take_greeting(self, log: LogBounds) -> bytes:
+        """Return what to send before the slave's first report, once. Nothing in classic mode."""
+        return b""
+
+    def head(self, start: int, size: int) -> bytes:
+        """Return the head of a frame."""
+        return frame_head(start, size)
 
     def needs_from(self) -> int:
         """Return the smallest log offset that must be sent again if the connection breaks now."""
@@ -137,8 +149,7 @@ class MasterLink:
         if start >= log.first:
             stop = min(log.end, start + bytes_max)
             while start < stop:
-                segment_end = start - start % self.rules.segment_size + self.rules.segment_size
-                end = min(stop, segment_end, start + self.rules.batch_bytes)
+                end = self._frame_end(start, stop)
                 frames.append((start, end))
                 start = end
             self.next_offset = start
@@ -147,6 +158,10 @@ class MasterLink:
         if frames:
             self.wrote = now
         return frames
+
+    def _frame_end(self, start: int, stop: int) -> int:
+        segment_end = start - start % self.rules.segment_size + self.rules.segment_size
+        return min(stop, segment_end, start + self.rules.batch_bytes)
 
     def next_deadline(self) -> float:
         """Return when to call ``take_frames`` and ``check_silence`` although nothing happened."""

@@ -66,6 +66,11 @@ class SlaveLink:
         self.reported, self.wrote = position, now
         return report(HELLO) * hellos + report(position)
 
+    @property
+    def confirmed(self) -> int | None:
+        """The confirmed offset that the master has told; None: this mode has none."""
+        return None
+
     def receive(self, data: bytes | memoryview, now: float) -> list[Event]:
         """Return the events of what came. Raises: LinkBroken, LogsDiffer, LogsParted.
 
@@ -87,9 +92,14 @@ class SlaveLink:
                     )
             elif isinstance(event, MasterHello):
                 self._note_hello(event)
+            else:
+                self._note_other(event)
         if self._frames.fault is not None:
             raise self._frames.fault
         return events
+
+    def _note_other(self, event: Event) -> None:
+        """Take in an event of another mode. Raises: ReplicationError."""
 
     def _note_hello(self, hello: MasterHello) -> None:
         self.master, self.hello_at = hello, self.expected

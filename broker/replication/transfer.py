@@ -25,6 +25,7 @@ from typing import TypeAlias
 import attrs
 import msgspec
 
+from triomq.broker.replication.epochs import EpochHistory
 from triomq.broker.replication.errors import LinkBroken
 
 REPORT = struct.Struct(">q")
@@ -78,7 +79,23 @@ class TablesChanged:
     """Tables have changed on the master: copy them now."""
 
 
-Event: TypeAlias = LogData | Heartbeat | MasterHello | TablesChanged
+@attrs.frozen
+class MasterEpochs:
+    """The answer of a master in controller mode: the epochs of its log, and where it ends."""
+
+    history: EpochHistory
+    end: int
+
+
+@attrs.frozen
+class EpochBegins:
+    """What follows was written in this epoch, whose first byte is at ``start``."""
+
+    number: int
+    start: int
+
+
+Event: TypeAlias = LogData | Heartbeat | MasterHello | TablesChanged | MasterEpochs | EpochBegins
 
 
 def report(offset: int) -> bytes:
