@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 
 import attrs
 
@@ -34,7 +35,7 @@ def ascending(entries: tuple[Epoch, ...]) -> bool:
     """Return whether numbers rise, and starts do not fall."""
     return all(
         one.number < other.number and one.start <= other.start
-        for one, other in zip(entries, entries[1:])
+        for one, other in pairwise(entries)
     )
 
 

@@ -119,7 +119,7 @@ class ReplicationMaster:
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.store.confirmed.callbacks.append(self._log_grew)
+        self.store.copyable.callbacks.append(self._log_grew)
         self.store.cleaner.needed_from.append(self.needed_from)
 
     @property
@@ -129,7 +129,7 @@ class ReplicationMaster:
         So a master that loses power never comes back with less than its slaves have. (Java sends at
         once, and waits for disk and slaves at the same time.)
         """
-        return LogBounds(self.store.first_offset, self.store.confirmed.value)
+        return LogBounds(self.store.first_offset, self.store.copyable.value)
 
     def mark(self, acknowledgements: int) -> Watermark:
         """Return the watermark of what this number of slaves has."""

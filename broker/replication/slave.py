@@ -31,7 +31,6 @@ from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.rates import RateMeter
 from triomq.broker.replication.slave_link import SlaveLink
 from triomq.broker.replication.transfer import NAME_MAX, Event, LogData, MasterHello, TablesChanged
-from triomq.broker.store.core.config import FlushMode
 from triomq.broker.store.core.errors import CopyRefused, StoreIoError, StoreUnavailable
 from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.follow.log_copy import LogCopy
@@ -116,11 +115,7 @@ class ReplicationSlave:
     @property
     def position(self) -> Watermark:
         """The part of the log that is reported."""
-        return (
-            self.store.flushed
-            if self.store.config.flush_mode is FlushMode.SYNC
-            else self.store.appended
-        )
+        return self.store.copyable
 
     async def run(self) -> None:
         """Run the task "replication-slave"."""

@@ -2,7 +2,7 @@
 
 ::
 
-    agreed {1, 2} ── propose ──▶ {1, 2} and {1, 2, 3} both count ── the controller's answer ──▶ agreed
+    agreed {1, 2} ── propose ──▶ {1, 2} and {1, 2, 3} both count ── the answer ──▶ agreed
                                     │
                                     └─ no answer: both go on counting, until a newer set is known
 

@@ -21,6 +21,7 @@ from triomq.broker.store.cleaner import Cleaner
 from triomq.broker.store.compaction.compacted_queues import CompactedQueues
 from triomq.broker.store.compaction.compactor import Compactor
 from triomq.broker.store.core.config import FlushMode, StoreConfig
+from triomq.broker.store.core.confirmations import Confirmations
 from triomq.broker.store.core.errors import DiskFull, FullAtStart, NoFilesLeft, start_error
 from triomq.broker.store.core.health import Health
 from triomq.broker.store.indexing.index_syncer import IndexSyncer
@@ -63,6 +64,8 @@ async def open_store(
     disk: Disk | None = None,
     batch_topics: Callable[[], Collection[str]] = frozenset,
     compaction_topics: Callable[[], Mapping[str, int]] = dict,
+    holds_tail: bool = False,
+    cut_at: int | None = None,
 ) -> AsyncIterator[MessageStore]:
     """Lock the directory, recover, and run the store's tasks.
 
@@ -70,7 +73,9 @@ async def open_store(
 
     ``clock`` returns the wall time in ms. ``batch_topics``, called once after the lock, returns the
     topics with batch consume queues. ``compaction_topics`` returns the compaction topics, with the
-    number of their queues.
+    number of their queues. ``holds_tail``: readers see the log only as far as
+    ``MessageStore.confirmations`` says. ``cut_at``: first cut the log there, or at the last whole
+    record before.
 
     If a task fails, the body is cancelled and the error comes out in an exception group. The store
     is then closed as it is, and the next start recovers.
@@ -91,7 +96,14 @@ async def open_store(
         try:
             with ExitStack() as opened:
                 store = await load_store(
-                    config, clock, disk, batch_topics, compaction_topics, opened
+                    config,
+                    clock,
+                    disk,
+                    batch_topics,
+                    compaction_topics,
+                    opened,
+                    holds_tail=holds_tail,
+                    cut_at=cut_at,
                 )
                 opened.pop_all()
         except NoFilesLeft:
@@ -132,6 +144,9 @@ async def load_store(
     batch_topics: Callable[[], Collection[str]] = frozenset,
     compaction_topics: Callable[[], Mapping[str, int]] = dict,
     opened: ExitStack | None = None,
+    *,
+    holds_tail: bool = False,
+    cut_at: int | None = None,
 ) -> MessageStore:
     """Build the parts of a store and recover. ``opened`` closes their files if that fails.
 
@@ -154,12 +169,22 @@ async def load_store(
         clean = not abort.exists()
         checkpoint = checkpoint_file.load()
         log.segments.load()
+        if cut_at is not None:
+            # A crash during the cut must not look like a clean stop, nor start behind the cut.
+            clean = False
+            disk.write_file(abort, str(os.getpid()).encode())
+            if checkpoint.mark is not None and checkpoint.mark.record_end > cut_at:
+                checkpoint = attrs.evolve(checkpoint, mark=None)
+                checkpoint_file.write(checkpoint)
+            await trio.to_thread.run_sync(
+                sync_files, disk, [abort, checkpoint_file.path], [config.root], limiter=sync_limiter
+            )
         queues.has_batch_queues = frozenset(batch_topics()).__contains__
         queues.load()
         if config.index_enabled:
             key_index.load()
         recovered = await Recovery(
-            config, disk, log, queues, key_index, checkpoint, clean, clock
+            config, disk, log, queues, key_index, checkpoint, clean, clock, holds_tail, cut_at
         ).run()
         log.start_at(recovered.end, recovered.last[2] if recovered.last is not None else 0)
         flusher.flushed.advance(recovered.scanned_from)
@@ -179,23 +204,29 @@ async def load_store(
         )
     except OSError as error:
         raise start_error(config.root, error) from error
+    has = log.appended if config.flush_mode is FlushMode.ASYNC else flusher.flushed
+    confirmations = Confirmations(log.appended, has) if holds_tail else None
     indexer = Indexer(
         queues=queues,
         key_index=key_index if config.index_enabled else None,
-        confirmed=log.appended if config.flush_mode is FlushMode.ASYNC else flusher.flushed,
+        confirmed=has if confirmations is None else confirmations.confirmed,
         health=health,
         scan=lambda start, end: LogScan(disk, log.segments, start, end, check_crc=False),
         backlog_bytes_max=config.backlog_bytes_max,
         limiter=trio.CapacityLimiter(1),
     )
-    indexer.start_at(recovered.end, recovered.last)
+    indexer.start_at(recovered.indexed, recovered.indexed_last)
+    if confirmations is not None:
+        confirmations.start_at(recovered.end)
+        confirmations.confirmed.advance(recovered.indexed)
+        confirmations.confirmed.callbacks.append(indexer.index_confirmed)
     compacted = CompactedQueues(config.root, disk, config.compaction, queues, compaction_topics)
     opened.callback(compacted.close)
     try:
         await trio.to_thread.run_sync(partial(compacted.load, clean=clean), limiter=sync_limiter)
     except OSError as error:
         raise start_error(config.root, error) from error
-    if config.flush_mode is FlushMode.SYNC:
+    if config.flush_mode is FlushMode.SYNC and confirmations is None:
         flusher.on_flushed = indexer.index_confirmed
     current = checkpoint if recovered.trusted else attrs.evolve(checkpoint, mark=None)
     index_syncer = IndexSyncer(
@@ -247,6 +278,7 @@ async def load_store(
         recovered,
         memory,
         damaged,
+        confirmations,
     )
 
 
@@ -278,7 +310,7 @@ async def finish_store(store: MessageStore) -> None:
             "the store is closed before all is indexed, the next start does the rest: %s", error
         )
         return
-    if store.indexed.value == store.appended.value:
+    if store.indexed.value == store.confirmed.value:  # what lies behind is read at each start
         store.disk.remove(store.config.root / "abort")
 
 

@@ -14,6 +14,11 @@ alone.
    E, and fill the rest of its segment with zeros. Java leaves the old bytes there: if a later
    append ends exactly where an old record begins, that record is valid again after the next crash.
 
+In controller mode the end of the log may be cut later, so step 2 only finds the end: records behind
+the safe start are shown when they are confirmed. A cut (``cut_at``) is a recovery that takes the
+log to end there. It is repeated whole after a crash, since ``opening`` first removes the mark of a
+clean stop, and a mark of the checkpoint that lies behind the cut.
+
 Source: store/…/CommitLog.java#recoverNormally, #recoverAbnormally,
 store/…/queue/ConsumeQueueStore.java.
 """
@@ -66,6 +71,10 @@ class Recovered:
     trusted: bool
     """Whether the mark of the checkpoint was valid."""
     scanned_from: int
+    indexed: int
+    """Up to where queues and key index have the records."""
+    indexed_last: tuple[int, int, int] | None
+    """The last record before ``indexed``, as ``last``; None if it was not read."""
     records: int
     """The number of records read."""
 
@@ -93,6 +102,10 @@ class Recovery:
     """Whether the last stop was clean (there is no file ``abort``)."""
     clock: Callable[[], int]
     """Wall time in ms."""
+    holds_tail: bool = False
+    """Whether records behind the safe start wait until they are confirmed."""
+    cut_at: int | None = None
+    """Where the log ends at most, or the last whole record before; None: where its records do."""
     _records: int = attrs.field(default=0, init=False)
     """The number of records read."""
     _last: tuple[int, int, int] | None = attrs.field(default=None, init=False)
@@ -113,10 +126,23 @@ class Recovery:
                 logger.warning("there is no commit log: the consume queues are deleted")
             self.queues.delete_all()
             self.key_index.truncate(0)
-            return Recovered(end=0, last=None, trusted=False, scanned_from=0, records=0)
+            return Recovered(
+                end=0,
+                last=None,
+                trusted=False,
+                scanned_from=0,
+                indexed=0,
+                indexed_last=None,
+                records=0,
+            )
         last = self._trust_mark()
         trusted = last is not None
         start = last[1] if last is not None else self._start_by_java_rules()
+        stop = segments.end if self.cut_at is None else min(self.cut_at, segments.end)
+        cut = segments.find(stop)
+        if start > stop and cut is not None:
+            last, start, trusted = None, cut.base, False
+        marked = last
         if not trusted and not self.clean:
             # Any file or page behind the start may be missing: those entries are rebuilt.
             self.queues.truncate(start, is_record=self._is_record)
@@ -127,10 +153,12 @@ class Recovery:
                 max(start, segments.end - DOUBTFUL_BYTES), segments.end
             ):
                 self.disk.drop_cache(segment.path)
-        scan = LogScan(self.disk, segments, start, segments.end, self.config.check_crc_on_recover)
+        scan = LogScan(self.disk, segments, start, stop, self.config.check_crc_on_recover)
         await self._read_log(scan)
         last, records = self._last or last, self._records
         end = scan.position
+        if end > stop and self._last is not None:
+            end = self._last[0]  # the cut is inside of a record
         self._check_damage(end, scan.stopped_by)
         if self.queues.log_end > end:
             logger.warning(
@@ -155,7 +183,16 @@ class Recovery:
             f"; {scan.stopped_by}" if scan.stopped_by else "",
             f"; deleted {len(dropped)} segments behind it" if dropped else "",
         )
-        return Recovered(end=end, last=last, trusted=trusted, scanned_from=start, records=records)
+        held = self.holds_tail
+        return Recovered(
+            end=end,
+            last=last,
+            trusted=trusted,
+            scanned_from=start,
+            indexed=start if held else end,
+            indexed_last=marked if held else last,
+            records=records,
+        )
 
     def _distrust_names(self) -> None:
         """After a crash have the names of all files forced to the disk again, with their files."""
@@ -210,6 +247,8 @@ class Recovery:
             await trio.lowlevel.checkpoint()
 
     def _apply(self, batch: Batch) -> None:
+        if self.holds_tail:
+            return
         self.queues.apply(batch)
         if self.config.index_enabled:
             self.key_index.apply(batch)

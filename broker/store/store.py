@@ -13,7 +13,8 @@ import trio
 from triomq.broker.store.cleaner import Cleaner
 from triomq.broker.store.compaction.compacted_queues import CompactedQueues
 from triomq.broker.store.compaction.compactor import Compactor
-from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.config import FlushMode, StoreConfig
+from triomq.broker.store.core.confirmations import Confirmations
 from triomq.broker.store.core.draft import Appended, Draft, check_draft
 from triomq.broker.store.core.errors import CopyRefused
 from triomq.broker.store.core.health import Health
@@ -79,6 +80,8 @@ class MessageStore:
     memory_bytes: int
     """Physical memory of this machine."""
     damaged: DamagedRecords
+    confirmations: Confirmations | None = None
+    """In controller mode: what others have decides how far readers see the log."""
     _warm: Reads = attrs.field(init=False)
     _cold_fetch: ColdFetch = attrs.field(init=False)
     append_max_seconds: float = attrs.field(default=0.0, init=False)
@@ -173,6 +176,21 @@ class MessageStore:
         self.health.following = True
         deferral = DeferredIndexing(self.indexer, self.memory_bytes // 4, self._free_bytes)
         return LogCopy(self.log, self.flusher, self.indexer, self.health, deferral)
+
+    async def begin_writing(self) -> None:
+        """Show the whole log, and number on behind it: this broker is the only one in its set.
+
+        A broker in controller mode that becomes master calls it before its first message. On a full
+        disk it waits until the queues can grow.
+
+        Raises: FlushFailed. Checkpoint: always.
+        """
+        assert self.confirmations is not None
+        await self.flusher.flush()
+        end = self.appended.value
+        self.confirmations.confirm(end)
+        await self.indexer.indexed.wait_reached(end)
+        self.queue_table.number_on()
 
     def _free_bytes(self) -> int:
         """Return the free bytes of the log's disk; 0 if the system does not say."""
@@ -496,8 +514,13 @@ class MessageStore:
         return self.flusher.flushed
 
     @property
+    def copyable(self) -> Watermark:
+        """How far slaves may have the log: ``flushed`` with SYNC_FLUSH, otherwise ``appended``."""
+        return self.flushed if self.config.flush_mode is FlushMode.SYNC else self.appended
+
+    @property
     def confirmed(self) -> Watermark:
-        """How far readers may see the log: ``flushed`` with SYNC_FLUSH, otherwise ``appended``."""
+        """How far readers may see the log: as ``copyable``, or what ``confirmations`` say."""
         return self.indexer.confirmed
 
     @property

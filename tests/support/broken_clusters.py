@@ -14,6 +14,8 @@ from broken_requests import BROKEN_REQUESTS
 from broken_timers import BROKEN_TIMERS
 from simulated_disk import SimulatedDisk
 
+from triomq.broker.replication.master import ReplicationMaster
+from triomq.broker.replication.master_link import LogBounds
 from triomq.broker.replication.slave import ReplicationSlave
 from triomq.broker.roles.held_tables import HeldTables
 from triomq.broker.roles.role import Role
@@ -67,7 +69,11 @@ def readers_see_what_the_disk_lacks(patch: pytest.MonkeyPatch) -> None:
         original(self)
         self.indexer.confirmed = self.log.appended
 
+    def bounds(self: ReplicationMaster) -> LogBounds:
+        return LogBounds(self.store.first_offset, self.store.appended.value)
+
     patch.setattr(MessageStore, "__attrs_post_init__", hasty)
+    patch.setattr(ReplicationMaster, "bounds", property(bounds))
 
 
 def goes_on_after_a_failed_fsync(patch: pytest.MonkeyPatch) -> None:

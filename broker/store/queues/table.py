@@ -379,6 +379,14 @@ class QueueTable:
                 # Dropped entries must not come back after the checkpoint has moved on.
                 self._unsynced.add(queue)
 
+    def number_on(self) -> None:
+        """Give the next message of each queue the number behind its last entry.
+
+        Entries of copied records leave the numbers alone. Checkpoint: never.
+        """
+        for queue in self.queues.values():
+            queue.next_offset = max(queue.next_offset, queue.end_offset)
+
     def write_out(self, least_bytes: int = 0) -> Iterator[ConsumeQueue]:
         """Write the entries in memory to their files, one queue per step.
 
