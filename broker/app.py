@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import attrs
 import trio
@@ -37,6 +37,7 @@ from triomq.broker.config.advertise import warn_if_unreachable
 from triomq.broker.roles.role import open_role
 from triomq.broker.roles.second_master import require_only_master
 from triomq.broker.roles.table_copy import TABLE_BYTES_MAX
+from triomq.broker.roles.tenure import Tenure
 from triomq.broker.services.delay_delivery import LocalDelivery
 from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.timers.opening import opened_timers
@@ -45,6 +46,8 @@ from triomq.broker.services.topics import batch_topics, compaction_topics, saved
 from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store, wall_clock_ms
+from triomq.broker.store.store import MessageStore
+from triomq.broker.succession import Succession
 from triomq.broker.wiring import open_broker
 from triomq.remoting.audit.decision_log import open_audit, writing
 from triomq.remoting.client.access import Access
@@ -97,7 +100,29 @@ async def run_broker(
     SecondMaster, if it cannot start.
     """
     with reserved_ports(config) as with_ports:
-        await _run(with_ports, request_hooks, disk, budget, task_status)
+        if not config.replication.controller.enabled:
+            await _run(with_ports, request_hooks, disk, budget, task_status=task_status)
+            return
+        told = False
+
+        async def run_tenure(in_role: BrokerConfig, tenure: Tenure) -> None:
+            async with trio.open_nursery() as nursery:
+                ready = await nursery.start(_run, in_role, request_hooks, disk, budget, tenure)
+                nonlocal told
+                if not told:
+                    task_status.started(attrs.evolve(ready, stop=succession.stop))
+                    told = True
+
+        succession = Succession(with_ports, run_tenure, disk or Disk())
+        await succession.run()
+
+
+@contextlib.asynccontextmanager
+async def begun(tenure: Tenure | None, store: MessageStore) -> AsyncIterator[None]:
+    """Take the role of a tenure as soon as the store is open, before anything reads it."""
+    if tenure is not None:
+        await tenure.begin(store)
+    yield
 
 
 async def _run(
@@ -105,6 +130,8 @@ async def _run(
     request_hooks: Sequence[RequestHook],
     disk: Disk | None,
     budget: ConnectionBudget | None,
+    tenure: Tenure | None = None,
+    *,
     task_status: trio.TaskStatus[BrokerReady],
 ) -> None:
     store_host = await encoded_host(config)
@@ -131,13 +158,14 @@ async def _run(
         frame_max_bytes=TABLE_BYTES_MAX,
         hooks=Access(credentials=config.access.inner).hooks,
     )
-    if config.broker_role is not BrokerRole.SLAVE and not config.start_beside_master:
+    master = config.broker_role is not BrokerRole.SLAVE
+    if master and tenure is None and not config.start_beside_master:
         await require_only_master(config, connecting)
     connector = Connector(connecting, on_lost=name_servers.connection_lost)
     budget = budget or ConnectionBudget.of_process()
     saved = functools.cache(lambda: saved_topics(config.store.root / "config"))
     audit = open_audit(config.audit, config.broker_name)
-    stopping = trio.Event()
+    stopping = trio.Event() if tenure is None else tenure.over
     async with (
         writing(audit),
         monitoring(config.monitor, "mqbroker", budget, config.exports, audit) as monitor,
@@ -146,12 +174,15 @@ async def _run(
             disk=disk,
             batch_topics=lambda: batch_topics(saved()),
             compaction_topics=lambda: compaction_topics(saved()),
+            holds_tail=tenure is not None,
+            cut_at=None if tenure is None else tenure.cut_at,
         ) as store,
+        begun(tenure, store),
         opened_timers(
             config.timers, store, wall_clock_ms, slave=config.broker_role is BrokerRole.SLAVE
         ) as timers,
     ):
-        role = open_role(config, store, budget.slaves, [name_servers.announce_again], audit)
+        role = open_role(config, store, budget.slaves, [name_servers.announce_again], audit, tenure)
         broker = open_broker(
             config,
             store,
@@ -224,9 +255,12 @@ async def _run(
                         if broker.endpoint is not None:
                             await broker.endpoint.drain()
                         announcing.cancel_scope.cancel()
-                    await services.registrar.unregister()
+                    # After a role switch it registers again at once, in the other role.
+                    if tenure is None or tenure.stopping:
+                        await services.registrar.unregister()
                 serving.cancel_scope.cancel()
-            await role.drain()
+            if tenure is None or tenure.stopping:
+                await role.drain()
             tasks.cancel_scope.cancel()
         store.prepare_to_close()
         # So that the whole progress of delayed messages can be saved. A failed fsync is reported

@@ -78,6 +78,12 @@ REASONS = {
     "container": Reason(
         "several brokers in one process", "start one mqbroker for each broker configuration file"
     ),
+    "dledger": Reason(
+        "a commit log that is a Raft log; controller mode has taken its place",
+        "write enableControllerMode=true, controllerAddr with all controllers in place of"
+        " dLegerPeers, and brokerName in place of dLegerGroup; a controller gives each broker its"
+        " id, so nothing takes the place of dLegerSelfId; then remove the four keys",
+    ),
     "delay": Reason("details of delivering delayed messages, fixed in TrioMQ"),
     "filter": Reason("details of SQL92 filters, fixed at Java's default"),
     "fixed": Reason("fixed at Java's default"),
@@ -86,7 +92,7 @@ REASONS = {
     "multipath": Reason("a commit log spread over several directories"),
     "pop": Reason("POP consumption"),
     "registration": Reason("other ways to register at a name server"),
-    "replication": Reason("automatic failover, and details of replication", _MASTER_AND_SLAVES),
+    "replication": Reason("details of replication", _MASTER_AND_SLAVES),
     "retention": Reason("details of deleting old files, fixed in TrioMQ"),
     "rocksdb on": Reason(
         "storage in RocksDB",

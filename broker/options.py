@@ -10,7 +10,9 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from triomq.broker.config import BrokerConfig, BrokerRole, check_role
+import attrs
+
+from triomq.broker.config import BrokerConfig, BrokerRole, check_controller_mode, check_role
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.remoting.access.access_settings import (
     check_access,
@@ -58,11 +60,14 @@ def load_broker_config(
     loaded = load_with_saved(BrokerConfig, sources, given, BROKER_KEYS)
     config = loaded.config
     check_role(config, loaded.origins)
+    check_controller_mode(config, loaded.origins)
     claimed = config.security.proxy_protocol is ProxyMode.OPTIONAL
     check_admin_addresses(config.access, loaded.origins, claimed=claimed)
     check_access(config.access, loaded.origins, slave=config.broker_role is BrokerRole.SLAVE)
     check_plain_acl(config.plain_acl, config.access, loaded.origins)
     _check_ha_login(config, loaded.origins)
+    if config.replication.controller.enabled and "minInSyncReplicas" not in loaded.origins:
+        return attrs.evolve(loaded, config=with_default_minimum(config))
     return loaded
 
 
@@ -76,3 +81,12 @@ def _check_ha_login(config: BrokerConfig, origins: Mapping[str, str]) -> None:
             "write the same innerClientAuthenticationCredentials into the file of each broker of"
             ' this brokerName: {"accessKey":"NAME","secretKey":"SECRET"}',
         )
+
+
+def with_default_minimum(config: BrokerConfig) -> BrokerConfig:
+    """Return settings of controller mode with as many copies as the group has brokers, at most 2.
+
+    The default of ``minInSyncReplicas`` is 1, that of classic mode.
+    """
+    rules = attrs.evolve(config.replication.replicas, min_in_sync_replicas=0)
+    return attrs.evolve(config, replication=attrs.evolve(config.replication, replicas=rules))

@@ -213,6 +213,8 @@ def open_services(
         limits,
         name_servers.topics_changed,
     )
+    if role.tenure is not None and role.tenure.is_master:
+        topics.version.enter(role.tenure.mastership.epoch)
     # The store was opened with the topics that the file had.
     store.queue_table.has_batch_queues = topics.has_batch_queues
     store.compacted.topics = topics.compacted

@@ -19,6 +19,7 @@ from triomq.broker.processors.access import AccessRequests
 from triomq.broker.processors.broker_config import BrokerConfigRequests
 from triomq.broker.processors.clients import Clients
 from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.controller_notices import ControllerNotices
 from triomq.broker.processors.group_changes import GroupChanges
 from triomq.broker.processors.group_progress import GroupProgress
 from triomq.broker.processors.ha_status import HaStatusRequests
@@ -323,6 +324,7 @@ def open_server(
         housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ha_status=HaStatusRequests(store, role.master, role.slave),
         group_changes=group_changes,
+        notices=ControllerNotices(config, store, role.tenure),
         plain_acl=PlainAclRequests(
             services.plain_acl,
             config.cluster_name,

@@ -294,6 +294,8 @@ def check_role(config: BrokerConfig, origins: Mapping[str, str]) -> None:
     Java silently sets brokerId 0 on a master; a file with another id describes a slave, so it is
     refused here.
     """
+    if config.replication.controller.enabled:
+        return
     role = config.broker_role
     where = origins.get("brokerId", "") or origins.get("brokerRole", "")
     if role is BrokerRole.SLAVE:
@@ -310,4 +312,38 @@ def check_role(config: BrokerConfig, origins: Mapping[str, str]) -> None:
             f"brokerId={config.broker_id} with brokerRole={role.value}: only slaves have another id"
             " than 0",
             "write brokerId=0, or remove the line",
+        )
+
+
+def check_controller_mode(config: BrokerConfig, origins: Mapping[str, str]) -> None:
+    """Refuse what the mode excludes. Raises: ConfigError."""
+    settings = config.replication.controller
+    if not settings.enabled:
+        return
+    where = origins.get("enableControllerMode", "")
+    if not settings.addresses:
+        raise ConfigError(
+            where,
+            "enableControllerMode=true without controllerAddr",
+            "name all controllers: controllerAddr=host:port;host:port;host:port",
+        )
+    if config.replication.acting_master:
+        raise ConfigError(
+            where,
+            "enableControllerMode=true with enableSlaveActingMaster=true",
+            "remove enableSlaveActingMaster: the controllers elect another master",
+        )
+    if config.replication.authentication:
+        raise ConfigError(
+            origins.get("haAuthentication", ""),
+            "haAuthentication=true with enableControllerMode=true: the stream of this mode has no"
+            " login",
+            "remove haAuthentication, and name the brokers of the group in haSlaveAddresses",
+        )
+    if "allAckInSyncStateSet" in origins and not config.replication.replicas.all_in_sync:
+        raise ConfigError(
+            origins["allAckInSyncStateSet"],
+            "allAckInSyncStateSet=false with enableControllerMode=true: messages that were"
+            " acknowledged would be lost when another master is elected",
+            "remove the line: a send waits for every member of the sync state set",
         )

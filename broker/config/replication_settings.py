@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import attrs
 
+from triomq.broker.config.controller_mode import ControllerModeSettings
 from triomq.broker.replication.connection_limits import HaConnectionLimits
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.replicas import ReplicaRules
@@ -28,6 +29,7 @@ class ReplicationSettings:
     """The HA stream and the waits of a SYNC_MASTER."""
 
     replicas: ReplicaRules = group(ReplicaRules)
+    controller: ControllerModeSettings = group(ControllerModeSettings)
     slave_timeout_ms: int = number(
         "slaveTimeout",
         3_000,
@@ -115,7 +117,8 @@ class ReplicationSettings:
     alive_ms: int = number(
         "brokerHeartbeatInterval",
         1_000,
-        "with enableSlaveActingMaster: interval of signs of life to the name servers (ms)",
+        "interval of signs of life to the name servers, with enableSlaveActingMaster, and to the"
+        " controllers, with enableControllerMode (ms)",
     )
     alive_timeout_ms: int = number(
         "sendHeartbeatTimeoutMillis", 1_000, "time limit for sending a sign of life (ms)"

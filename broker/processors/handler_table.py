@@ -16,6 +16,7 @@ from triomq.broker.processors.bodies import RequireForBody, with_body
 from triomq.broker.processors.broker_config import BrokerConfigRequests
 from triomq.broker.processors.clients import Clients
 from triomq.broker.processors.consumption import Consumption
+from triomq.broker.processors.controller_notices import ControllerNotices
 from triomq.broker.processors.group_changes import GroupChanges
 from triomq.broker.processors.group_progress import GroupProgress
 from triomq.broker.processors.ha_status import HaStatusRequests
@@ -54,6 +55,7 @@ from triomq.remoting.protocol.headers import (
     admin,
     auth,
     client,
+    controller,
     offset,
     pop,
     pull,
@@ -112,6 +114,7 @@ class Processors:
     group_changes: GroupChanges
     access: AccessRequests
     plain_acl: PlainAclRequests
+    notices: ControllerNotices
     require_for_body: RequireForBody | None = None
     """Set where requests are authorized."""
     reject_sends: Callable[[], bool] | None = None
@@ -239,6 +242,12 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.GET_BROKER_HA_STATUS, do.ha_status.status),
             (Code.NOTIFY_MIN_BROKER_ID_CHANGE, changes.smallest_id, route.MinBrokerIdChangeHeader),
             (Code.GET_TIMER_CHECK_POINT, changes.timer_check_point),
+            (Code.GET_BROKER_EPOCH_CACHE, do.notices.epochs),
+            (
+                Code.NOTIFY_BROKER_ROLE_CHANGED,
+                do.notices.role_changed,
+                controller.RoleChangedHeader,
+            ),
             (Code.GET_ALL_MESSAGE_REQUEST_MODE, assigned.all_modes),
             (Code.GET_TIMER_METRICS, do.recalls.metrics),
             (Code.AUTH_GET_USER, access.user, auth.UserHeader),

@@ -26,6 +26,8 @@ class EpochSlaveLink(SlaveLink):
 
     history: EpochHistory
     """The epochs of this slave's log."""
+    epoch: int
+    """That of the master that the controllers name: an older one is not followed."""
     joined: bool = attrs.field(default=False, init=False)
     """Whether the two logs are known to be one, so that this slave may report."""
     _frames: EpochFrameDecoder = attrs.field(factory=EpochFrameDecoder, init=False)
@@ -56,6 +58,11 @@ class EpochSlaveLink(SlaveLink):
 
     def _compare(self, master: MasterEpochs) -> None:
         """Check that this log begins the master's. Raises: TailDiffers, LogsParted."""
+        if master.history.last_number < self.epoch:
+            raise LinkBroken(
+                f"its epoch is {master.history.last_number}, but the controllers' is {self.epoch}:"
+                " it is not the master any more"
+            )
         own_end = self.expected
         if own_end is not None:
             end = self.history.common_end(own_end, master.history, master.end)

@@ -34,8 +34,7 @@ class Epoch:
 def ascending(entries: tuple[Epoch, ...]) -> bool:
     """Return whether numbers rise, and starts do not fall."""
     return all(
-        one.number < other.number and one.start <= other.start
-        for one, other in pairwise(entries)
+        one.number < other.number and one.start <= other.start for one, other in pairwise(entries)
     )
 
 

@@ -31,7 +31,6 @@ from triomq.broker.replication.replicas import Replica, ReplicaSet
 from triomq.broker.replication.transfer import (
     MasterHello,
     check_start,
-    frame_head,
     hello_frame,
     tables_changed_frame,
 )
@@ -108,6 +107,14 @@ class ReplicationMaster:
     """What slaves must know; None: everything is sent to any peer that connects."""
     on_connection: Callable[[str, str], None] | None = attrs.field(default=None, kw_only=True)
     """Called with a peer and why it is turned away; an empty text if it is not."""
+    new_link: Callable[[LinkRules, str, float], MasterLink] = attrs.field(
+        default=MasterLink, kw_only=True
+    )
+    """Return the state of a new connection, of (rules, peer, now)."""
+    on_report: Callable[[MasterLink, float], None] | None = attrs.field(default=None, init=False)
+    """Called with a slave that has reported. Must not raise. Checkpoint: never."""
+    on_gone: Callable[[MasterLink], None] | None = attrs.field(default=None, init=False)
+    """Called when a connection has ended. Must not raise. Checkpoint: never."""
     on_acknowledged: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     """Called when a slave has reported. Must not raise. Checkpoint: never."""
     connections: list[SlaveConnection] = attrs.field(factory=list, init=False)
@@ -194,7 +201,7 @@ class ReplicationMaster:
             sock.close()
             return
         connection = SlaveConnection(
-            MasterLink(self.rules, peer, trio.current_time()), LinkSocket(sock)
+            self.new_link(self.rules, peer, trio.current_time()), LinkSocket(sock)
         )
         self.connections.append(connection)
         nursery.start_soon(self._serve, connection, name="replication-connection")
@@ -232,6 +239,8 @@ class ReplicationMaster:
             self.connections.remove(connection)
             self.places.leave()
             self.replicas.replicas.pop(connection.link, None)
+            if self.on_gone is not None:
+                self.on_gone(connection.link)
             self._changed.unpark_all()
         if connection.started.is_set():
             logger.warning(
@@ -300,6 +309,8 @@ class ReplicationMaster:
             if connection.scope.cancel_called:
                 # Replaced meanwhile: the newer connection speaks for that slave.
                 return
+            if link.next_offset is None and (greeting := link.take_greeting(self.bounds)):
+                await connection.link_socket.send(greeting)
             if link.next_offset is not None and not connection.started.is_set():
                 self._join(connection)
                 nursery = trio.lowlevel.current_task().parent_nursery
@@ -341,6 +352,8 @@ class ReplicationMaster:
             mark.advance(self.replicas.reached(acknowledgements))
         for callback in self.on_acknowledged:
             callback()
+        if self.on_report is not None:
+            self.on_report(link, now)
         self._changed.unpark_all()
 
     def _replace_older(self, connection: SlaveConnection) -> None:
@@ -369,7 +382,7 @@ class ReplicationMaster:
             if frames:
                 pieces: list[Buffer] = []
                 for run in self._runs(frames):
-                    pieces += self._encoded(run, await self._read(run[0][0], run[-1][1]))
+                    pieces += self._encoded(link, run, await self._read(run[0][0], run[-1][1]))
                 size = await connection.send(pieces)
                 if bucket is not None:
                     bucket.spend(size)
@@ -424,7 +437,7 @@ class ReplicationMaster:
                 found = self.store.log_bytes(run[0][0], run[-1][1])
                 if found is None:
                     return False
-                pieces += self._encoded(run, found)
+                pieces += self._encoded(link, run, found)
             connection.taken = []
             data = b"".join(pieces)
             connection.bytes_sent += len(data)
@@ -469,12 +482,12 @@ class ReplicationMaster:
             yield list(run)
 
     @staticmethod
-    def _encoded(run: Frames, data: Buffer) -> list[Buffer]:
+    def _encoded(link: MasterLink, run: Frames, data: Buffer) -> list[Buffer]:
         """Return the frames with their heads, without copying the log bytes."""
         begin, view = run[0][0], memoryview(data)
         pieces: list[Buffer] = []
         for start, end in run:
-            pieces += (frame_head(start, end - start), view[start - begin : end - begin])
+            pieces += (link.head(start, end - start), view[start - begin : end - begin])
         return pieces
 
     async def _read(self, start: int, end: int) -> Buffer:

@@ -33,7 +33,8 @@ class ReplicaRules:
         "minInSyncReplicas",
         1,
         "a SYNC_MASTER refuses messages while fewer copies than this, its own among them, are in"
-        " sync",
+        " sync; with enableControllerMode 2 unless set, and 1 as long as the group has one broker",
+        low=0,
     )
     auto: bool = flag(
         "enableAutoInSyncReplicas",

@@ -16,6 +16,8 @@ from functools import partial
 import attrs
 import trio
 
+from triomq.broker.replication.epoch_file import EpochFile
+from triomq.broker.replication.epoch_slave_link import EpochSlaveLink
 from triomq.broker.replication.errors import (
     HaLoginRefused,
     LinkBroken,
@@ -23,6 +25,7 @@ from triomq.broker.replication.errors import (
     LogsDiffer,
     LogsParted,
     ReplicationError,
+    TailDiffers,
 )
 from triomq.broker.replication.link_socket import LinkSocket
 from triomq.broker.replication.login import ReplicationLogin
@@ -30,7 +33,15 @@ from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.rates import RateMeter
 from triomq.broker.replication.slave_link import SlaveLink
-from triomq.broker.replication.transfer import NAME_MAX, Event, LogData, MasterHello, TablesChanged
+from triomq.broker.replication.transfer import (
+    NAME_MAX,
+    EpochBegins,
+    Event,
+    LogData,
+    MasterEpochs,
+    MasterHello,
+    TablesChanged,
+)
 from triomq.broker.store.core.errors import CopyRefused, StoreIoError, StoreUnavailable
 from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.follow.log_copy import LogCopy
@@ -101,6 +112,14 @@ class ReplicationSlave:
     """Called when a connection has ended."""
     login: ReplicationLogin | None = attrs.field(default=None, kw_only=True)
     """How this slave logs in at its master, which must do the same; None: it does not."""
+    broker_id: int = attrs.field(default=0, kw_only=True)
+    """In controller mode the id that a controller has given; otherwise 0."""
+    epochs: EpochFile | None = attrs.field(default=None, kw_only=True)
+    """In controller mode the epochs of this log."""
+    epoch: int = attrs.field(default=0, kw_only=True)
+    """In controller mode that of the master to follow."""
+    on_cut: Callable[[int], None] | None = attrs.field(default=None, kw_only=True)
+    """Called in controller mode with the offset at which this log must be cut first."""
     link: SlaveLink | None = attrs.field(default=None, init=False)
     """The present connection."""
     tables_changed: Watermark = attrs.field(factory=Watermark, init=False)
@@ -189,13 +208,7 @@ class ReplicationSlave:
     async def _run_tasks(self, link_socket: LinkSocket) -> str:
         copy = self.copy
         empty = copy.is_empty
-        link = self.link = SlaveLink(
-            self.rules,
-            None if empty else copy.received,
-            self._name,
-            trio.current_time(),
-            self.last_segment_only,
-        )
+        link = self.link = self._new_link(None if empty else copy.received)
         broken = "the connection broke"
         reason = ""
         try:
@@ -212,6 +225,8 @@ class ReplicationSlave:
             except (ReplicationError, CopyRefused, StoreUnavailable, StoreIoError) as error:
                 if isinstance(error, LogsParted):
                     self.parted.note(str(error))
+                if isinstance(error, TailDiffers) and self.on_cut is not None:
+                    self.on_cut(error.end)
                 # Only the first error is the reason; the others follow from it.
                 reason = reason or str(error)
             except trio.BrokenResourceError:
@@ -249,6 +264,15 @@ class ReplicationSlave:
         finally:
             copy.deferral.stop()
         return reason or broken
+
+    def _new_link(self, expected: int | None) -> SlaveLink:
+        now, last_only = trio.current_time(), self.last_segment_only
+        if self.epochs is None:
+            return SlaveLink(self.rules, expected, self._name, now, last_only)
+        history = self.epochs.history
+        return EpochSlaveLink(
+            self.rules, expected, self.broker_id, now, last_only, history=history, epoch=self.epoch
+        )
 
     async def _write_behind(self) -> None:
         """Write what comes in bulk."""
@@ -328,6 +352,8 @@ class ReplicationSlave:
                     break
                 elif isinstance(event, TablesChanged):
                     self.tables_changed.advance(self.tables_changed.value + 1)
+                elif self.epochs is not None:
+                    self._take_epoch(self.epochs, event)
             self._post_report(link, link_socket)
         finally:
             self.copy.index_taken()
@@ -339,10 +365,32 @@ class ReplicationSlave:
             logger.info(
                 "following master %s (%s) from log offset %s on",
                 self.master.ha,
-                "TrioMQ" if link.master is not None else "RocketMQ",
+                "controller mode"
+                if self.epochs is not None
+                else "TrioMQ"
+                if link.master is not None
+                else "RocketMQ",
                 self.copy.received,
             )
         return left
+
+    def _take_epoch(self, epochs: EpochFile, event: Event) -> None:
+        """Bring the epoch file up to date before the bytes that follow.
+
+        Raises: LinkBroken, StoreIoError. Checkpoint: never.
+        """
+        try:
+            if isinstance(event, MasterEpochs):
+                epochs.save(epochs.history.cut(self.copy.received))
+                self.parted.note("")
+            elif isinstance(event, EpochBegins):
+                if event.start > self.copy.received and not self.copy.is_empty:
+                    raise LinkBroken(f"epoch {event.number} begins behind our log's end")
+                epochs.begin(event.number, event.start)
+        except ValueError as error:
+            raise LinkBroken(f"its epochs go back: {error}") from None
+        except OSError as error:
+            raise StoreIoError(epochs.path, error) from error
 
     @contextmanager
     def _bounded_send(self) -> Iterator[None]:
@@ -392,6 +440,8 @@ class ReplicationSlave:
         )
         if report:
             link_socket.post(report)
+        if link.confirmed is not None and self.store.confirmations is not None:
+            self.store.confirmations.confirm(link.confirmed)
 
     async def _report(
         self, link: SlaveLink, link_socket: LinkSocket, scope: trio.CancelScope

@@ -9,13 +9,18 @@ import attrs
 import trio
 
 from triomq.broker.config import BrokerConfig, BrokerRole
+from triomq.broker.replication.confirmed_durability import ConfirmedDurability
+from triomq.broker.replication.epoch_master_link import EpochMasterLink
 from triomq.broker.replication.login import ReplicationLogin
 from triomq.broker.replication.master import ReplicationMaster, open_ha_port
+from triomq.broker.replication.master_set import MasterSet, SetRules
 from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.replicas import ReplicaSet
 from triomq.broker.replication.replicated_durability import ReplicatedDurability
+from triomq.broker.replication.set_keeper import SetKeeper
 from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
 from triomq.broker.roles.slave_reads import SlaveReads
+from triomq.broker.roles.tenure import Tenure
 from triomq.broker.store.log.durability import Durability
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.audit.audit_entry import AuditEntry
@@ -23,6 +28,8 @@ from triomq.remoting.audit.decision_log import DecisionLog
 from triomq.remoting.core.open_files import Places
 from triomq.remoting.server.listen import warn_if_open
 
+COPIES_MIN_DEFAULT = 2
+"""``minInSyncReplicas`` in controller mode, unless set: of a group with two or more brokers."""
 DRAIN_SECONDS = 1.0
 """The last step of an orderly stop gives connected slaves this time to catch up."""
 
@@ -36,8 +43,12 @@ class Role:
     slave_reads: SlaveReads
     master: ReplicationMaster | None = None
     slave: ReplicationSlave | None = None
-    replicated: ReplicatedDurability | None = None
+    replicated: ReplicatedDurability | ConfirmedDurability | None = None
     """Set on a SYNC_MASTER: senders wait for slaves."""
+    keeper: SetKeeper | None = None
+    """On a master in controller mode."""
+    tenure: Tenure | None = None
+    """In controller mode."""
 
     @property
     def durability(self) -> Durability:
@@ -78,6 +89,8 @@ class Role:
             tasks.start_soon(self.master.run, listener, name="replication-master")
         if self.replicated is not None:
             tasks.start_soon(self.replicated.run_deadlines, name="replication-deadlines")
+        if self.keeper is not None:
+            tasks.start_soon(self.keeper.run, name="replication-set")
 
     async def drain(self) -> None:
         """Give connected slaves up to ``DRAIN_SECONDS`` to get the last messages."""
@@ -92,6 +105,7 @@ def open_role(
     places: Places,
     on_lost_master: Sequence[Callable[[], None]],
     audit: DecisionLog | None = None,
+    tenure: Tenure | None = None,
 ) -> Role:
     """Make what the role needs. From now on a slave's store takes only messages of its master.
 
@@ -107,6 +121,8 @@ def open_role(
         address = MasterAddress(
             ha=settings.master_address or None, ha_fixed=bool(settings.master_address)
         )
+        if tenure is not None:
+            address = MasterAddress(remoting=tenure.mastership.address)
         slave = ReplicationSlave(
             store,
             store.follow(),
@@ -118,6 +134,9 @@ def open_role(
             list(on_lost_master),
             login=login,
         )
+        if tenure is not None:
+            slave.broker_id, slave.epochs = tenure.membership.broker_id, tenure.epochs
+            slave.epoch, slave.on_cut = tenure.mastership.epoch, tenure.cut
         return Role(
             config=config,
             store=store,
@@ -125,6 +144,7 @@ def open_role(
                 settings.slave_reads, lambda: slave.following, slave.parted.known
             ),
             slave=slave,
+            tenure=tenure,
         )
     awaited = config.broker_role is BrokerRole.SYNC_MASTER
     master = ReplicationMaster(
@@ -140,12 +160,60 @@ def open_role(
         on_connection=None if audit is None else partial(_note_slave, audit, config),
     )
     timeout_seconds = settings.slave_timeout_ms / 1000
+    if tenure is not None:
+        return _open_leading_role(config, store, master, timeout_seconds, tenure)
     return Role(
         config=config,
         store=store,
         slave_reads=SlaveReads(settings.slave_reads),
         master=master,
         replicated=ReplicatedDurability(store, master, timeout_seconds) if awaited else None,
+    )
+
+
+def _open_leading_role(
+    config: BrokerConfig,
+    store: MessageStore,
+    master: ReplicationMaster,
+    timeout_seconds: float,
+    tenure: Tenure,
+) -> Role:
+    """Make a master in controller mode: the same stream, with epochs, and a set."""
+    settings, membership = config.replication, tenure.membership
+    wanted = settings.replicas.min_in_sync_replicas
+    leads = MasterSet(
+        own_id=membership.broker_id,
+        epoch_start=store.appended.value,
+        members=tenure.mastership.members,
+        set_epoch=tenure.mastership.set_epoch,
+        rules=SetRules(
+            copies_min=wanted or 1,
+            catch_up_seconds=settings.replicas.catch_up_ms / 1000,
+            lease_seconds=settings.controller.lease_seconds,
+        ),
+        since=trio.current_time(),
+    )
+
+    def note_size(brokers: int) -> None:
+        if not wanted:
+            leads.copies_min = min(brokers, COPIES_MIN_DEFAULT)
+
+    master.new_link = partial(
+        EpochMasterLink, history=tenure.epochs.history, confirmed=lambda: store.confirmed.value
+    )
+    durability = ConfirmedDurability(store, leads, timeout_seconds)
+    keeper = SetKeeper(store, master, leads, durability, membership.propose)
+    membership.on_set, membership.on_heard = keeper.note_agreed, leads.note_controller
+    membership.on_size = note_size
+    membership.ask_now()
+    return Role(
+        config=config,
+        store=store,
+        slave_reads=SlaveReads(settings.slave_reads),
+        master=master,
+        replicated=durability,
+        keeper=keeper,
+        tenure=tenure,
     )
 
 

@@ -266,6 +266,10 @@ class Version:
         self.current = self.current.next(self.clock_ms())
         self.on_bump()
 
+    def enter(self, epoch: int) -> None:
+        """Go on with the next version in a master's epoch: name servers prefer the newest."""
+        self.current = attrs.evolve(self.current.next(self.clock_ms()), state_version=epoch)
+
     def load(self, saved: DataVersion | None) -> None:
         """Go on from a saved version; 4.9 releases save none with the offsets."""
         if saved is not None and saved.timestamp:

@@ -35,7 +35,9 @@ async def filled(config: StoreConfig, confirmed: int) -> list[tuple[int, int]]:
     store = await opened(config, SimulatedDisk(config.root), None)
     places = []
     for number in range(MESSAGES):
-        batch = store.append([draft(f"m{number}" * (number % 7), "T", number % 3, keys=f"k{number}")])
+        batch = store.append(
+            [draft(f"m{number}" * (number % 7), "T", number % 3, keys=f"k{number}")]
+        )
         places.append((batch[0].log_offset, batch[0].log_offset + batch[0].size))
     await store.flusher.flush()
     assert store.confirmations is not None

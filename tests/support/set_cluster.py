@@ -2,7 +2,7 @@
 
 Each log is a list of distinct items, so an offset is an index. Messages may come late, twice or not
 at all; the controller elects any member of the set that it has, as it may. Used by
-tests/property/test_sync_state_set.py.
+tests/property/test_master_set.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import count
 import attrs
 
 from triomq.broker.replication.epochs import EpochHistory
-from triomq.broker.replication.sync_state_set import SetRules, SyncStateSet
+from triomq.broker.replication.master_set import MasterSet, SetRules
 
 RULES = SetRules(catch_up_seconds=3.0, lease_seconds=2.0)
 
@@ -25,7 +25,7 @@ class Node:
     history: EpochHistory = attrs.field(factory=EpochHistory)
     epoch: int = 0
     """The newest epoch that it knows."""
-    leads: SyncStateSet | None = None
+    leads: MasterSet | None = None
     follows: int | None = None
     """The connected master."""
     life: int = 0
@@ -199,7 +199,7 @@ class SetCluster:
             f"seed {self.seed}: master {node.number} of epoch {self.epoch} lacks what was confirmed"
         )
         node.history = node.history.begin(self.epoch, len(node.log))
-        node.leads = SyncStateSet(
+        node.leads = MasterSet(
             own_id=node.number,
             epoch_start=len(node.log),
             members=self.members,

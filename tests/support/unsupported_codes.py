@@ -10,7 +10,6 @@ UNUSED = "only a constant: no RocketMQ release sends or handles it"
 NAME_SERVER = "for name servers"
 TO_CLIENTS = "sent by brokers to clients"
 CONTROLLER = "for controllers"
-CONTROLLER_MODE = "our brokers have no controller mode yet"
 CONTAINER = "broker containers are not offered"
 REPLICATION = "for controller mode"
 READ_MODE = "this broker has no setting for the mapping of segments"
@@ -82,7 +81,6 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
         Code.CONTROLLER_APPLY_BROKER_ID,
         Code.RAFT_MESSAGE,
     ),
-    CONTROLLER_MODE: (Code.GET_BROKER_EPOCH_CACHE, Code.NOTIFY_BROKER_ROLE_CHANGED),
     CONTAINER: (Code.ADD_BROKER, Code.REMOVE_BROKER),
     REPLICATION: (Code.RESET_MASTER_FLUSH_OFFSET,),
     READ_MODE: (Code.SET_COMMITLOG_READ_MODE,),

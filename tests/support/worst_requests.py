@@ -18,6 +18,7 @@ from triomq.remoting.protocol.headers import (
     admin,
     auth,
     client,
+    controller,
     offset,
     pop,
     pull,
@@ -279,6 +280,8 @@ def broker_requests(size: Size) -> Iterable[Worst]:
     yield worst(Code.GET_BROKER_HA_STATUS, PLAIN)
     yield worst(Code.NOTIFY_MIN_BROKER_ID_CHANGE, PLAIN, route.MinBrokerIdChangeHeader(0, "x"))
     yield worst(Code.GET_TIMER_CHECK_POINT, PLAIN)
+    yield worst(Code.GET_BROKER_EPOCH_CACHE, PLAIN)
+    yield worst(Code.NOTIFY_BROKER_ROLE_CHANGED, PLAIN, controller.RoleChangedHeader("x", 1, 1, 1))
     yield worst(Code.GET_TIMER_METRICS, PLAIN)
     yield worst(Code.DELETE_EXPIRED_COMMITLOG, PLAIN)
     yield worst(Code.CLEAN_EXPIRED_CONSUMEQUEUE, PLAIN)

@@ -86,6 +86,7 @@ NOT_DURABLE: dict[DurabilityResult, int] = {
     DurabilityResult.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
     DurabilityResult.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
     DurabilityResult.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    DurabilityResult.NOT_CONFIRMED: ResponseCode.SYSTEM_ERROR,
 }
 NOT_PLAIN_FLAGS = TRANSACTION_MASK | INNER_BATCH
 """Flags of messages that need more than to be stored."""
@@ -454,6 +455,8 @@ class SendPipeline:
             for pending in batch.pending:
                 answer = batch.answers[pending.index] = self._answers.response(batch, pending)
                 answer.code = NOT_DURABLE[result]
+                if result is DurabilityResult.NOT_CONFIRMED:  # an error, which clients try again
+                    answer.remark = result.value
         return batch.answers
 
     def refusal(self, code: int, remark: str) -> Response:

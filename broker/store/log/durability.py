@@ -19,6 +19,8 @@ class DurabilityResult(enum.Enum):
     """Fewer slaves than wanted are connected, or close enough behind. Only replication says so."""
     FLUSH_SLAVE_TIMEOUT = "flush slave timeout"
     """The slaves have not confirmed the message in time. Only replication says so."""
+    NOT_CONFIRMED = "in-sync replicas not enough"
+    """Not every broker that may become master has the message. Only controller mode says so."""
 
 
 OnDurable: TypeAlias = "Callable[[DurabilityResult | FlushFailed], None]"

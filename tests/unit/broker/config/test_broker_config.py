@@ -88,14 +88,8 @@ def test_java_s_files_of_synchronous_masters_wait_for_one_slave(name: str) -> No
             "dledger/broker-n0.conf",
             (
                 "broker-n0.conf:7: enableDLegerCommitLog=true is not offered by this version"
-                " (automatic failover, and details of replication); start a master"
-            ),
-        ),
-        (
-            "controller/quick-start/broker-n0.conf",
-            (
-                "broker-n0.conf:7: enableControllerMode=true is not offered by this version"
-                " (automatic failover"
+                " (a commit log that is a Raft log; controller mode has taken its place); write"
+                " enableControllerMode=true"
             ),
         ),
         (
@@ -195,7 +189,7 @@ def test_an_id_that_does_not_fit_the_role_is_refused() -> None:
         load_broker_config(None, environment={}, definitions=[Entry("brokerId", "1")])
 
 
-@pytest.mark.parametrize("key", ["migrateAuthFromV1Enabled", "enableControllerMode"])
+@pytest.mark.parametrize("key", ["migrateAuthFromV1Enabled", "enableDLegerCommitLog"])
 def test_what_would_be_less_safe_than_believed_is_refused(key: str) -> None:
     assert (
         load_broker_config(None, environment={}, definitions=[Entry(key, "false")]).warnings == ()
@@ -317,3 +311,28 @@ def test_retention_under_java_s_names(tmp_path: Path) -> None:
         == "broker.conf:1: deleteWhen=4am: '4am' is not an hour from 00 to 23; write for example 04"
         " or 04;16"
     )
+
+
+def test_java_s_file_for_controller_mode_is_taken() -> None:
+    config = load_broker_config(
+        CONF / "controller" / "quick-start" / "broker-n0.conf", environment={}
+    ).config
+    assert config.replication.controller.enabled
+    assert config.replication.controller.addresses == ("127.0.0.1:9878",)
+    assert config.replication.replicas.min_in_sync_replicas == 0  # two, if there are two brokers
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, "without controllerAddr"),
+        ({"controllerAddr": "a:1", "enableSlaveActingMaster": "true"}, "enableSlaveActingMaster"),
+        ({"controllerAddr": "a:1", "allAckInSyncStateSet": "false"}, "would be lost"),
+    ],
+)
+def test_what_controller_mode_excludes_is_refused(settings: dict[str, str], problem: str) -> None:
+    given = {"enableControllerMode": "true", **settings}
+    with pytest.raises(ConfigError, match=problem):
+        load_broker_config(
+            None, environment={}, definitions=[Entry(key, value) for key, value in given.items()]
+        )

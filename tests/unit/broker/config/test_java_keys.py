@@ -95,6 +95,7 @@ OWN_DEFAULTS = {
     "pullMessageThreadPoolNums", "queryMessageThreadPoolNums", "sendMessageThreadPoolNums",
     "serverSelectorThreads", "serverWorkerThreads", "shutdownWaitTimeSeconds",
     "clientRequestThreadPoolNums", "defaultThreadPoolNums",
+    "syncBrokerMetadataPeriod",  # a lease depends on it
     "tls.client.authServer", "tls.test.mode.enable",  # safe by default
 }  # fmt: skip
 

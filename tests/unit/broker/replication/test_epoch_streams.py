@@ -122,7 +122,7 @@ def test_a_damaged_epoch_file_ends_the_start(tmp_path: Path) -> None:
 
 
 def slave_link(end: int | None, *epochs: tuple[int, int]) -> EpochSlaveLink:
-    return EpochSlaveLink(RULES, end, 2, 0.0, history=EpochHistory.of(epochs))
+    return EpochSlaveLink(RULES, end, 2, 0.0, history=EpochHistory.of(epochs), epoch=1)
 
 
 def master_link(*epochs: tuple[int, int]) -> EpochMasterLink:

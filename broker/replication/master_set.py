@@ -1,4 +1,6 @@
-"""SyncStateSet: whose copies a master waits for, when the set changes, and what is confirmed. Pure.
+"""MasterSet: the sync state set as its master sees it. Pure.
+
+It says whose copies count, when to ask for another set, and what is confirmed.
 
 ::
 
@@ -55,7 +57,7 @@ class Follower:
 
 
 @attrs.define(eq=False, kw_only=True)
-class SyncStateSet:
+class MasterSet:
     """The set of a master, from the beginning of its epoch to the end of it."""
 
     own_id: int
@@ -67,6 +69,8 @@ class SyncStateSet:
     rules: SetRules
     since: float
     """When the epoch began; the lease begins with it."""
+    copies_min: int = attrs.field(init=False)
+    """As the rules say, until the size of the group is known."""
     confirmed: int = attrs.field(init=False)
     """Each broker that could be elected has the log up to here."""
     log_end: int = attrs.field(init=False)
@@ -82,6 +86,7 @@ class SyncStateSet:
 
     def __attrs_post_init__(self) -> None:
         self.log_end = self.epoch_start
+        self.copies_min = self.rules.copies_min
         self.confirmed = 0
         self._heard = self.since
         self._confirm()
@@ -189,14 +194,14 @@ class SyncStateSet:
         if self.too_few:
             return (
                 f"{len(self.members)} in the sync state set, the master included,"
-                f" minInSyncReplicas={self.rules.copies_min}"
+                f" minInSyncReplicas={self.copies_min}"
             )
         return ""
 
     @property
     def too_few(self) -> bool:
         """Whether fewer members have what is confirmed than the settings want."""
-        return len(self.members) < self.rules.copies_min
+        return len(self.members) < self.copies_min
 
     def holds_lease(self, now: float) -> bool:
         """Return whether no other broker can have been elected."""

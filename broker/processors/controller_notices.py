@@ -1,0 +1,64 @@
+"""What controllers and tools ask of a broker in controller mode: 1007 and 1008.
+
+Source: broker/processor/AdminBrokerProcessor.java#getBrokerEpochCache, #notifyBrokerRoleChanged.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from triomq.broker.config import BrokerConfig
+from triomq.broker.replication.epochs import OFFSET_MAX
+from triomq.broker.roles.tenure import Tenure
+from triomq.broker.store.store import MessageStore
+from triomq.remoting.core.errors import Rejected
+from triomq.remoting.protocol.bodies.controller import EpochEntries, EpochEntry
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.controller import RoleChangedHeader
+from triomq.remoting.server.requests import Request, Response
+
+
+@attrs.define(eq=False)
+class ControllerNotices:
+    """Handlers; without a tenure this broker has no controllers."""
+
+    config: BrokerConfig
+    store: MessageStore
+    tenure: Tenure | None
+
+    def role_changed(self, request: Request) -> Response:
+        """Hear who is master: NOTIFY_BROKER_ROLE_CHANGED (1008). Raises: Rejected.
+
+        Anybody may claim it, so only the controllers' own answer counts: they are asked at once.
+        """
+        tenure = self._require_tenure()
+        told: RoleChangedHeader = request.header
+        known = tenure.membership.mastership
+        if known is None or (known.epoch, known.set_epoch) < (
+            told.master_epoch or 0,
+            told.sync_state_set_epoch or 0,
+        ):
+            tenure.membership.ask_now()
+        return Response()
+
+    def epochs(self, _request: Request) -> Response:
+        """Return the epochs of this log: GET_BROKER_EPOCH_CACHE (1007). Raises: Rejected."""
+        tenure = self._require_tenure()
+        entries = tenure.epochs.history.entries
+        ends = [entry.start for entry in entries[1:]] + [OFFSET_MAX]
+        body = EpochEntries(
+            cluster_name=self.config.cluster_name,
+            broker_name=self.config.broker_name,
+            broker_id=self.config.broker_id,
+            epoch_list=[
+                EpochEntry(epoch=entry.number, start_offset=entry.start, end_offset=end)
+                for entry, end in zip(entries, ends)
+            ],
+            max_offset=self.store.appended.value,
+        )
+        return Response(body=body.encode())
+
+    def _require_tenure(self) -> Tenure:
+        if self.tenure is None:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, "this broker is not in controller mode")
+        return self.tenure

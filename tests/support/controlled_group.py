@@ -1,0 +1,174 @@
+"""Brokers of one group in controller mode, and their controller, as real processes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+from brokers import BrokerPeer
+from process_cluster import ServiceProcess
+from processes import free_port, write_broker_conf
+
+from triomq.in_process import SMALL_STORE
+from triomq.remoting.client.connector import Connector
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.protocol.bodies.controller import GroupReplicas, SyncStateData
+from triomq.remoting.protocol.bodies.route import TopicRoute
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.fastjson import dumps
+from triomq.remoting.protocol.headers.route import GetRouteHeader
+
+NAME = "broker-a"
+WAIT_SECONDS = 60.0
+
+
+@attrs.define(eq=False)
+class ControlledGroup:
+    """A name server with a controller, and brokers numbered from 1 in the order of their start."""
+
+    folder: Path
+    namesrv: ServiceProcess
+    controllers: str
+    connector: Connector
+    brokers: dict[int, ServiceProcess] = attrs.field(factory=dict)
+
+    def add(self, number: int, **settings: object) -> ServiceProcess:
+        port = free_port()
+        values: dict[str, object] = {
+            **SMALL_STORE,
+            "haListenPort": port + 1,
+            "enableControllerMode": "true",
+            "controllerAddr": self.controllers,
+            "controllerHeartBeatTimeoutMills": 3000,
+            "autoCreateTopicEnable": "true",
+            **settings,
+        }
+        folder = self.folder / f"broker-{number}"
+        conf = write_broker_conf(folder, NAME, self.namesrv.address, port, **values)
+        lines = [line for line in conf.read_text().splitlines() if not line.startswith("brokerId")]
+        conf.write_text("\n".join(lines) + "\n")
+        command = [sys.executable, "-m", "triomq.broker", "-c", str(conf)]
+        log = self.folder / "logs" / f"broker-{number}.log"
+        self.brokers[number] = ServiceProcess(f"broker-{number}", port, command, log)
+        return self.brokers[number]
+
+    def peer(self, number: int) -> BrokerPeer:
+        return BrokerPeer(self.connector, self.brokers[number].address)
+
+    async def state(self) -> GroupReplicas | None:
+        """What the controller says of the group; None without an answer."""
+        for address in self.controllers.split(";"):
+            command = request(Code.CONTROLLER_GET_SYNC_STATE_DATA, None, dumps([NAME]))
+            try:
+                answer = await self.connector.invoke(address, command, timeout=2)
+            except RemotingError:
+                continue
+            if answer.code == 0:
+                return SyncStateData.decode(bytes(answer.body)).replicas_info_table.get(NAME)
+        return None
+
+    async def settled(self, master: int | None, members: set[int]) -> GroupReplicas:
+        """Wait for a master and a set, by the brokers' addresses here."""
+        addresses = {self.brokers[number].address for number in members}
+        found: GroupReplicas | None = None
+
+        async def is_so() -> bool:
+            nonlocal found
+            found = await self.state()
+            return found is not None and (
+                {replica.broker_address for replica in found.in_sync_replicas} == addresses
+                and (master is None or found.master_address == self.brokers[master].address)
+            )
+
+        await self.until(is_so, lambda: f"{found}")
+        assert found is not None
+        return found
+
+    async def until(
+        self, holds: Callable[[], Awaitable[bool]], told: Callable[[], str] = lambda: ""
+    ) -> None:
+        with trio.move_on_after(WAIT_SECONDS):
+            while not await holds():
+                await trio.sleep(0.02)
+            return
+        raise AssertionError(f"it does not come to that: {told()}\n{self.logs()}")
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"== {broker.name}\n{broker.log.read_text()[-5000:]}"
+            for broker in self.brokers.values()
+            if broker.log.exists()
+        )
+
+    async def master_in_route(self, topic: str) -> str | None:
+        """Return the address of id 0 that a client gets."""
+        command = request(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic))
+        answer = await self.connector.invoke(self.namesrv.address, command, timeout=5)
+        if answer.code:
+            return None
+        (broker,) = TopicRoute.decode(bytes(answer.body)).broker_datas
+        return broker.broker_addrs.get(0)
+
+    async def send(self, number: int, topic: str, body: bytes) -> bool:
+        """Return whether SEND_OK came."""
+        try:
+            answer = await self.peer(number).send_raw(topic, body)
+        except RemotingError:
+            return False
+        return answer.code == 0
+
+    async def send_until_ok(self, number: int, topic: str, body: bytes) -> float:
+        """Return the seconds until SEND_OK came."""
+        begun = time.monotonic()
+
+        async def is_sent() -> bool:
+            return await self.send(number, topic, body)
+
+        await self.until(is_sent)
+        return time.monotonic() - begun
+
+    async def bodies(self, number: int, topic: str, count: int) -> list[bytes]:
+        found = await self.peer(number).next_bodies(topic, count)
+        return list(found)
+
+
+@asynccontextmanager
+async def controlled_group(
+    folder: Path, count: int = 2, **settings: object
+) -> AsyncIterator[ControlledGroup]:
+    """Start a controller and ``count`` brokers: the first is master, and all are in its set."""
+    port, controller = free_port(), free_port()
+    values = {
+        "enableControllerInNamesrv": "true",
+        "controllerDLegerGroup": "g",
+        "controllerDLegerPeers": f"n0-127.0.0.1:{controller}",
+        "controllerDLegerSelfId": "n0",
+        "controllerStorePath": folder / "controller",
+        "kvConfigPath": folder / "kvConfig.json",
+    }
+    command = [sys.executable, "-m", "triomq.namesrv", "-p", str(port)]
+    for key, value in values.items():
+        command += ["-D", f"{key}={value}"]
+    namesrv = ServiceProcess("namesrv", port, command, folder / "logs" / "namesrv.log")
+    async with Connector() as connector:
+        group = ControlledGroup(folder, namesrv, f"127.0.0.1:{controller}", connector)
+        try:
+            await namesrv.start()
+            for number in range(1, count + 1):
+                await group.add(number, **settings).start()
+                await group.settled(1, set(range(1, number + 1)))
+            yield group
+        finally:
+            with trio.CancelScope(shield=True):
+                for service in (*group.brokers.values(), namesrv):
+                    process = service.process
+                    if process is not None and process.poll() is None:
+                        process.send_signal(signal.SIGCONT)
+                        await service.end(signal.SIGTERM)
