@@ -15,7 +15,7 @@
                 ├ grpc-endpoint ── messaging-service, grpc-server (a master)
                 └ registration ── one child per name server; on a slave: table-copy;
                   with enableSlaveActingMaster: broker-heartbeat, group-changes, and on a slave
-                  acting-master ── acting-duties
+                  acting-master ── master-tasks
 
 An orderly stop (``BrokerReady.stop``): unregister, stop accepting, drain the pools, close
 connections, save the tables, let the indexer catch up, flush, write the checkpoint. Cancelling

@@ -5,8 +5,10 @@ why they exist.
 from __future__ import annotations
 
 import ast
+import io
 import re
 import subprocess
+import tokenize
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +19,11 @@ from source_tree import ROOT, dotted, imported, source_trees
 
 SOURCE_LINES_MAX = 600
 BANNED_MODULE_NAMES = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
+RETIRED_WORDS = {
+    *("look", "looks", "looked", "looking", "patience", "pace", "told", "duty", "duties"),
+    *("pile", "passenger", "aboard", "journey", "ungreeted", "obituary", "vanish"),
+}
+"""words of ADR 11 that no name has any more; ``look_up`` and words of prose are free"""
 BANNED_CLASS_WORDS = re.compile(r"(Manager|Controller|Service|Impl|Util|Utils|Helper|Info)$")
 
 # Sans-IO: bytes or values in, values out.
@@ -246,6 +253,38 @@ def test_names_are_the_field_s_own() -> None:
         if isinstance(node, ast.ClassDef) and BANNED_CLASS_WORDS.search(node.name)
     ]
     assert errors == []
+
+
+def retired_words(name: str) -> set[str]:
+    """Return the retired words in a name, in snake or camel case."""
+    rest = re.sub("(?i)look_?ups?", "", name)
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", rest)
+    return {word.lower() for word in words} & RETIRED_WORDS
+
+
+def test_no_name_has_a_retired_word() -> None:
+    errors = []
+    for path in FILES:
+        names = {path.stem} | {
+            token.string
+            for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+            if token.type == tokenize.NAME
+        }
+        errors += [
+            f"{path.relative_to(ROOT)}: {name}: docs/adr/011-vocabulary.md has the term"
+            for name in sorted(names)
+            if retired_words(name)
+        ]
+    assert errors == []
+
+
+def test_the_rule_sees_a_retired_word() -> None:
+    assert retired_words("LOOK_SECONDS") == {"look"}
+    assert retired_words("SendPace") == {"pace"}
+    assert retired_words("_told") == {"told"}
+    assert (
+        not retired_words("CachedLookUps") | retired_words("look_up") | retired_words("Namespace")
+    )
 
 
 def test_nothing_is_swallowed_or_left_open() -> None:

@@ -2,8 +2,8 @@
 
 Some things every slave does without permission: it grants queue locks and takes commits of any
 consumer; name servers show it as master only if they know that the group wants that. An acting
-master begins and ends the *duties*: work that only one broker of a group may do, such as delivering
-delayed messages. Source: broker/BrokerController.java#changeSpecialServiceStatus.
+master begins and ends the *master tasks*: work that only one broker of a group may do, such as
+delivering delayed messages. Source: broker/BrokerController.java#changeSpecialServiceStatus.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _TEXTS = {
 
 @attrs.define(eq=False)
 class ActingMaster:
-    """Asks for the members of the broker group every second; begins the duties, and ends them."""
+    """Asks for the members of the broker group every second; begins and ends the master tasks."""
 
     rules: ActingRules
     group: BrokerGroup
     following: Callable[[], bool]
-    duties: Sequence[Callable[[], Awaitable[None]]]
+    master_tasks: Sequence[Callable[[], Awaitable[None]]]
     period_seconds: float = 1.0
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _duties_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
-    """Set while the duties run."""
+    _tasks_scope: trio.CancelScope | None = attrs.field(default=None, init=False)
+    """Set while the master tasks run."""
     _idle: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -59,32 +59,32 @@ class ActingMaster:
                     name = self.group.registrar.settings.broker_name
                     logger.info("%s: %s, was %s", name, _TEXTS[role], before.value)
                 if role is not SlaveRole.ACTING:
-                    await self._end_duties()
-                elif self._duties_scope is None:
-                    self._duties_scope, self._idle = trio.CancelScope(), trio.Event()
-                    nursery.start_soon(self._run_duties, self._duties_scope, name="acting-duties")
+                    await self._end_tasks()
+                elif self._tasks_scope is None:
+                    self._tasks_scope, self._idle = trio.CancelScope(), trio.Event()
+                    nursery.start_soon(self._run_tasks, self._tasks_scope, name="master-tasks")
                 with trio.move_on_after(self.period_seconds):
                     await self._wake.wait()
 
-    async def _run_duties(self, scope: trio.CancelScope) -> None:
+    async def _run_tasks(self, scope: trio.CancelScope) -> None:
         try:
             with scope:
                 async with trio.open_nursery() as nursery:
-                    for duty in self.duties:
-                        nursery.start_soon(duty)
+                    for task in self.master_tasks:
+                        nursery.start_soon(task)
         finally:
-            self._duties_scope = None
+            self._tasks_scope = None
             self._idle.set()
 
-    async def _end_duties(self) -> None:
-        """Return when no duty runs any more. Checkpoint: maybe, if one did."""
-        if self._duties_scope is not None:
-            self._duties_scope.cancel()
+    async def _end_tasks(self) -> None:
+        """Return when no master task runs any more. Checkpoint: maybe, if one did."""
+        if self._tasks_scope is not None:
+            self._tasks_scope.cancel()
             await self._idle.wait()
 
     async def hand_over(self) -> None:
-        """End the duties, because the master starts; return when they have ended."""
+        """End the master tasks, because the master starts; return when they have ended."""
         if self.rules.role is not SlaveRole.HANDING_OVER:
             logger.info("the master starts: handing over to it")
         self.rules.hand_over(trio.current_time())
-        await self._end_duties()
+        await self._end_tasks()

@@ -74,22 +74,22 @@ def open_acting_option(
         )
         return ActingOption(group=group, takeover=None if settings.skip_pre_online else takeover)
     sender = RemoteSender(broker.broker_name, Routes(registrar.servers, caller), caller)
-    duties = [
+    master_tasks = [
         RemoteDelivery(delayed, sender).run,
         RemoteHalves(open_transactions, sender, check_rules).run,
     ]
     if timers is not None:
-        duties.append(RemoteTimerDelivery(timers, sender).run)
+        master_tasks.append(RemoteTimerDelivery(timers, sender).run)
     if not settings.remote_escape:
-        duties.clear()
+        master_tasks.clear()
     reviver = open_acting_reviver(sender if settings.remote_escape else None)
     if reviver is not None:
-        duties.append(reviver.run)
+        master_tasks.append(reviver.run)
     acting_master = ActingMaster(
         ActingRules(broker.broker_id),
         group,
         lambda: slave.following or slave.parted.known(),
-        duties,
+        master_tasks,
         settings.members_ms / 1000,
     )
     slave.on_lost.append(acting_master.check_now)

@@ -36,7 +36,7 @@ ACKS_A_BATCH = 500
 
 @attrs.define(eq=False)
 class Reported:
-    """What the master has been told."""
+    """What this broker has sent to the master."""
 
     log_end: int
     """End of the master's log with it."""

@@ -2,14 +2,14 @@
 
 Between two brokers of TrioMQ it goes in this order, so that no work is done twice:
 
-1. The master's port answers, but the master does not register and has no duties yet.
+1. The master's port answers, but the master does not register and does no work of a master yet.
 2. It tells each slave where it is (906).
-3. The slave ends its duties, waits for deliveries in flight, tells the master which offsets
+3. The slave ends its master tasks, waits for deliveries in flight, tells the master which offsets
    consumers have committed, and answers.
-4. The master takes over the progress of delayed messages (45), registers, and begins its duties.
+4. The master takes over the progress of delayed messages (45), registers, and begins its own.
 
-A slave that does not answer 906 in time has ended its duties long before, so the master asks for
-its progress all the same. Source: broker/BrokerPreOnlineService.java.
+A slave that does not answer 906 in time has ended its master tasks long before, so the master asks
+for its progress all the same. Source: broker/BrokerPreOnlineService.java.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 NAME_SERVER_SECONDS = 10.0
 """Longest wait of a master that starts for a name server that answers."""
 HAND_OVER_SECONDS = 18.0
-"""A slave has 5 s to end its duties and 10 s to report commits
+"""A slave has 5 s to end its master tasks and 10 s to report commits
 (``remote_sender.SEND_SECONDS``, ``group_changes.REPORT_SECONDS``).
 """
 TABLE_SECONDS = 5.0
@@ -117,7 +117,7 @@ class MasterTakeover:
         )
 
     async def _hand_over(self, broker_id: int, address: str) -> bool | None:
-        """End a slave's duties.
+        """End a slave's master tasks.
 
         Returns: whether the slave has reported the commits of consumers, as TrioMQ's slaves do and
         Java's do not; None if it never acts.

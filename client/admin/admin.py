@@ -321,10 +321,10 @@ class Admin(OnlyAsync):
             addresses,
             lambda target: topics.update(self._requests, topic, target, changes, attributes),
         )
-        told = answers if address else await self._missing.masters_of(cluster, answers)
+        complete = answers if address else await self._missing.masters_of(cluster, answers)
         with trio.move_on_after(self._timeout_seconds):
             await self.wait_route(topic, answers.values)
-        return told
+        return complete
 
     async def wait_route(self, topic: str, configs: Mapping[str, TopicConfig]) -> None:
         """Wait until every name server that answers shows these settings, by broker address."""

@@ -92,13 +92,13 @@ def _remembered(
     before: Mapping[str, BrokerRow],
     now: float,
 ) -> list[BrokerRow]:
-    """Return the brokers that the name servers remember, with what they last told.
+    """Return the brokers that the name servers remember, with their last known state.
 
     ``gone``: those missing in the list of brokers. One that left just now may be younger than the
     answer about missing brokers.
     """
     addresses = {row.address for row in present}
-    told = [
+    remembered = [
         BrokerRow(
             cluster=one.cluster,
             name=one.name,
@@ -112,13 +112,13 @@ def _remembered(
         for one in missing
         if one.address not in addresses
     ]
-    addresses.update(row.address for row in told)
+    addresses.update(row.address for row in remembered)
     just_now = [
         row
         for row in gone
         if row.address not in addresses and now - (row.gone_since or now) < JUST_NOW_SECONDS
     ]
-    return [*told, *just_now][:BROKERS_MAX]
+    return [*remembered, *just_now][:BROKERS_MAX]
 
 
 @attrs.define(eq=False)
@@ -183,7 +183,7 @@ class ClusterPoller:
             except TrioMQError as error:
                 reasons[address] = str(error)
 
-        async def look_at(address: str) -> None:
+        async def ask_server(address: str) -> None:
             servers[address] = late
             try:
                 await self.polling.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -200,7 +200,7 @@ class ClusterPoller:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(find_missing)
                 for server in self.polling.namesrv_addresses:
-                    nursery.start_soon(look_at, server)
+                    nursery.start_soon(ask_server, server)
                 try:
                     addresses = (await self.polling.brokers())[:BROKERS_MAX]
                 except TrioMQError as error:

@@ -94,7 +94,7 @@ class NameServerRow:
 
 @attrs.frozen(kw_only=True)
 class TopicRow:
-    """A topic with the sum of its queues at all brokers that told their topics."""
+    """A topic with the sum of its queues at all brokers that listed their topics."""
 
     name: str
     kind: str
@@ -106,22 +106,22 @@ class TopicRow:
     """None: it differs between brokers"""
     brokers: tuple[str, ...]
     get_rate: float | None = None
-    """messages per second that groups get; None: a broker of the topic has not told it"""
+    """messages per second that groups get; None: a broker of the topic has not reported it"""
 
 
 @attrs.frozen(kw_only=True)
 class GroupRow:
-    """A group with its backlog at all brokers that told it."""
+    """A group with its backlog at all brokers that reported it."""
 
     name: str
     lag: int | None
-    """None: no broker has told it"""
+    """None: no broker has reported it"""
     in_flight: int | None
     topics: tuple[str, ...]
     rate: float | None
     brokers: tuple[str, ...]
     whole: bool = True
-    """every broker of the group has told its backlog"""
+    """every broker of the group has reported its backlog"""
     waiting: Mapping[tuple[str, str], int] = attrs.field(factory=dict)
     """broker name and topic → number of messages that wait there, if any do"""
 
@@ -133,7 +133,7 @@ class GroupRow:
 
 @attrs.frozen(kw_only=True)
 class BrokerTables:
-    """The topics, groups and backlog of one broker, as it last told them."""
+    """The topics, groups and backlog of one broker, as it last reported them."""
 
     topics: Mapping[str, TopicConfig]
     groups: tuple[str, ...]
@@ -184,9 +184,9 @@ class ClusterView:
 
     def total(self, values: Iterable[float | None]) -> tuple[float | None, bool]:
         """Return the sum of what is known (None if nothing is), and whether that is all."""
-        told = list(values)
-        known = [value for value in told if value is not None]
-        return (sum(known) if known else None), len(known) == len(told)
+        given = list(values)
+        known = [value for value in given if value is not None]
+        return (sum(known) if known else None), len(known) == len(given)
 
     @property
     def put_rate(self) -> tuple[float | None, bool]:
@@ -282,7 +282,7 @@ class _GroupSum:
     lag: int = 0
     in_flight: int = 0
     rate: float = 0.0
-    told: bool = False
+    reported: bool = False
     topics: set[str] = attrs.field(factory=set)
     brokers: set[str] = attrs.field(factory=set)
     waiting: dict[tuple[str, str], int] = attrs.field(factory=dict)
@@ -291,7 +291,7 @@ class _GroupSum:
 def group_rows(tables: Mapping[str, BrokerTables]) -> dict[str, GroupRow]:
     """Return the groups of all brokers, sorted by name.
 
-    The backlog of a group is unknown if a broker that has the group does not tell any backlog.
+    The backlog of a group is unknown if a broker that has the group reports no backlog.
     """
     sums: dict[str, _GroupSum] = {}
     silent: set[str] = set()
@@ -308,7 +308,7 @@ def group_rows(tables: Mapping[str, BrokerTables]) -> dict[str, GroupRow]:
                 for part in parts:
                     group.rate += part.consume_tps
                     for queue, offset in part.offset_table.items():
-                        group.told = True
+                        group.reported = True
                         lag = max(0, offset.broker_offset - offset.consumer_offset)
                         group.lag += lag
                         if lag:
@@ -319,9 +319,9 @@ def group_rows(tables: Mapping[str, BrokerTables]) -> dict[str, GroupRow]:
     return {
         name: GroupRow(
             name=name,
-            lag=None if name in silent or not group.told else group.lag,
-            in_flight=None if name in silent or not group.told else group.in_flight,
-            rate=None if name in silent or not group.told else group.rate,
+            lag=None if name in silent or not group.reported else group.lag,
+            in_flight=None if name in silent or not group.reported else group.in_flight,
+            rate=None if name in silent or not group.reported else group.rate,
             topics=tuple(sorted(group.topics)),
             brokers=tuple(sorted(group.brokers)),
             whole=name not in silent,

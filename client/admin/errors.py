@@ -179,18 +179,18 @@ class FilterRefused(TrioMQError):
 class MessageNowhere(TrioMQError):
     """No broker has the message that was to be explained."""
 
-    def __init__(self, word: str, looked: Iterable[str], topic: str | None) -> None:
-        super().__init__(word, tuple(looked), topic)
+    def __init__(self, word: str, searched: Iterable[str], topic: str | None) -> None:
+        super().__init__(word, tuple(searched), topic)
         self.word = word
-        self.looked = tuple(looked)
+        self.searched = tuple(searched)
         self.topic = topic
 
     def __str__(self) -> str:
         """Name the places that were searched."""
         fix = "check spelling and topic" if self.topic is not None else "check the spelling"
         return (
-            f"no broker has a message {self.word!r}; looked in {', in '.join(self.looked)}: {fix};"
-            " it may also be older than the brokers' retention"
+            f"no broker has a message {self.word!r}; looked in {', in '.join(self.searched)}:"
+            f" {fix}; it may also be older than the brokers' retention"
         )
 
 

@@ -90,14 +90,14 @@ class MissingSearch:
         )
 
     async def _ask(self) -> list[MissingBroker] | None:
-        told = await self._all(
+        answers = await self._all(
             RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespaceHeader(MISSING_BROKERS_NAMESPACE)
         )
-        if not told:
+        if not answers:
             return None
         newest: dict[tuple[str, str, int], MissingBroker] = {}
         displaced: set[MissingBroker] = set()
-        for gone in (gone for answer in told for gone in _processes(answer)):
+        for gone in (gone for answer in answers for gone in _processes(answer)):
             place = gone.cluster, gone.broker_name, gone.broker_id
             if gone.leave == DISPLACED:
                 displaced.add(MissingBroker(*place, gone.address, gone.leave, gone.seconds))

@@ -46,8 +46,8 @@ from triomq.client.spark.progress_listener import lag_of, position_of
 logger = logging.getLogger(__name__)
 
 ROWS = "rows"
-LOOK_SECONDS = 0.2
-"""between two looks at the queries; a batch takes longer"""
+POLL_SECONDS = 0.2
+"""between two checks of the queries; a batch takes longer"""
 AVAILABLE_NOW = "available_now"
 GROUP_OPTIONS = ("groupid", "kafka.group.id")
 COMMIT = "commitGroupOffsets"
@@ -168,7 +168,7 @@ class PipelineRun:
             self._end_idle_queries()
             if self._take_progress():
                 self._write_status("running")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         self._take_progress()
         error = self._failure
         for running in self._queries.values():
@@ -247,7 +247,7 @@ class PipelineRun:
     def _end_queries(self) -> None:
         while self._are_active():
             self._end_idle_queries()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _take_progress(self) -> bool:
         news = [running.take_progress() for running in self._queries.values()]

@@ -53,7 +53,7 @@ def finish_merges(session: SparkSession, spec: Spec) -> None:
     """Finish what a ``compact`` that was killed has begun; nothing while one may be running."""
     files = HadoopFiles(session)
     try:
-        with locked(files, files.absolute(spec.run.checkpoint), UPKEEP, looks=0) as lock:
+        with locked(files, files.absolute(spec.run.checkpoint), UPKEEP, polls=0) as lock:
             for table, checkpoint in tables_of(spec):
                 opened = open_table(session, table, checkpoint, lock)
                 if isinstance(opened, ParquetTable):

@@ -67,7 +67,7 @@ from triomq.remoting.tls.security_settings import Security, TlsMode, resolve
 
 logger = logging.getLogger(__name__)
 
-FAREWELL_SECONDS = 1.0
+UNREGISTER_SECONDS = 1.0
 """How long brokers have to forget the proxy's groups."""
 PEER_REQUESTS_MAX = 1024
 """Requests of brokers that wait for answers of clients at once."""
@@ -189,8 +189,8 @@ async def run_proxy(
             await stopping.wait()
             monitor.leave()
             await grpc.drain()
-        with trio.move_on_after(FAREWELL_SECONDS):
-            await cluster.registrations.farewell()
+        with trio.move_on_after(UNREGISTER_SECONDS):
+            await cluster.registrations.unregister_all()
 
 
 def _address_server(config: ProxyConfig) -> str | None:

@@ -34,15 +34,15 @@ from triomq.remoting.protocol.headers.client import UnregisterClientHeader
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30.0
-LOOK_SECONDS = 3.0
-"""Between two looks for brokers that have not heard of the groups: new, moved or lost ones."""
-LOOK_TOPICS = 500
-"""Topics of one look; the next look goes on with the others."""
+DISCOVERY_SECONDS = 3.0
+"""Interval of the search for brokers that do not know the groups: new, moved or lost ones."""
+DISCOVERY_TOPICS = 500
+"""Topics whose brokers one search finds; the next search goes on with the others."""
 CALL_SECONDS = 3.0
 WAIT_SECONDS = 1.0
 """How long a client waits until brokers know its groups; a silent broker must not keep it."""
 SENDERS_MAX = 32
-"""Brokers that are told at the same time."""
+"""Brokers that get heartbeats at the same time."""
 PART_GROUPS = 100
 """Groups of one heartbeat, as Java's proxy has it (transactionHeartbeatBatchNum): a broker of Java
 creates a retry topic for each that is new.
@@ -54,7 +54,7 @@ Call = Callable[[int, str, Command, float], Awaitable[Command]]
 
 @attrs.define(eq=False)
 class OwedGroups:
-    """What a broker has yet to hear over one connection. The newest is last, and told first."""
+    """Groups of one connection that a broker does not know; the newest is last, and sent first."""
 
     owed: dict[GroupKey, None] = attrs.field(factory=dict)
     gone: dict[GroupKey, None] = attrs.field(factory=dict)
@@ -79,15 +79,15 @@ class Registrations:
     _owed: dict[tuple[int, str], OwedGroups] = attrs.field(factory=dict, init=False)
     """By connection and address."""
     _sent_version: int = attrs.field(default=0, init=False)
-    _looked_at: int = attrs.field(default=0, init=False)
-    """Topics before the next look."""
+    _searched: int = attrs.field(default=0, init=False)
+    """Number of topics that the current pass has searched."""
     _round_done: trio.Event = attrs.field(factory=trio.Event, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
     def known_to(self) -> set[str]:
         """Addresses of the brokers that have heard of all groups."""
-        behind = {address for (_, address), told in self._owed.items() if told.owed}
+        behind = {address for (_, address), pending in self._owed.items() if pending.owed}
         return self._addresses - behind if len(self.joined) else set()
 
     # Changes
@@ -112,9 +112,9 @@ class Registrations:
 
     def connection_lost(self, address: str, number: int) -> None:
         """Note that a broker forgets the groups of a connection now. Checkpoint: never."""
-        told = self._owed.get((number, address))
-        if told is not None:
-            told.owed.update(dict.fromkeys(self.places.groups(number)))
+        pending = self._owed.get((number, address))
+        if pending is not None:
+            pending.owed.update(dict.fromkeys(self.places.groups(number)))
             self._wake.set()
 
     async def _wait_sent(self) -> None:
@@ -128,9 +128,9 @@ class Registrations:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
-        due = look_due = trio.current_time()
+        due = search_due = trio.current_time()
         while True:
-            with trio.move_on_at(look_due):
+            with trio.move_on_at(search_due):
                 await self._wake.wait()
             self._wake = trio.Event()
             now = trio.current_time()
@@ -138,27 +138,27 @@ class Registrations:
             changed = self._note_changes()
             if now >= due:
                 due = now + HEARTBEAT_SECONDS
-                look_due = now + LOOK_SECONDS
+                search_due = now + DISCOVERY_SECONDS
                 await self._find_addresses(self.joined.topics(), whole=True)
-                for (number, _), told in self._owed.items():
-                    told.owed = dict.fromkeys(self.places.groups(number))
+                for (number, _), pending in self._owed.items():
+                    pending.owed = dict.fromkeys(self.places.groups(number))
             else:
                 topics = self.joined.topics_of(changed)
-                if now >= look_due:
-                    look_due = now + LOOK_SECONDS
-                    topics |= self._next_look()
+                if now >= search_due:
+                    search_due = now + DISCOVERY_SECONDS
+                    topics |= self._next_topics()
                 await self._find_addresses(topics)
-            await self._tell_all()
+            await self._send_all()
             self._sent_version = version
             self._round_done.set()
             self._round_done = trio.Event()
 
-    async def farewell(self) -> None:
+    async def unregister_all(self) -> None:
         """Let all brokers forget the groups: the proxy ends."""
-        for (number, _), told in self._owed.items():
-            told.owed.clear()
-            told.gone = dict.fromkeys(self.places.groups(number))
-        await self._tell_all()
+        for (number, _), pending in self._owed.items():
+            pending.owed.clear()
+            pending.gone = dict.fromkeys(self.places.groups(number))
+        await self._send_all()
 
     def _note_changes(self) -> Iterable[GroupKey]:
         """Note for each broker what it has to hear; return the groups that changed."""
@@ -166,19 +166,19 @@ class Registrations:
         for group in changed:
             there = group in self.joined
             number = self.places.take(group) if there else self.places.leave(group)
-            for (of_number, _), told in self._owed.items():
+            for (of_number, _), pending in self._owed.items():
                 if of_number == number:
-                    told.owed.pop(group, None)
-                    told.gone.pop(group, None)
-                    (told.owed if there else told.gone)[group] = None
+                    pending.owed.pop(group, None)
+                    pending.gone.pop(group, None)
+                    (pending.owed if there else pending.gone)[group] = None
         return changed
 
-    def _next_look(self) -> set[str]:
-        """Return the topics of the next look."""
+    def _next_topics(self) -> set[str]:
+        """Return the topics of the next search."""
         topics = sorted(self.joined.topics())
-        begin = self._looked_at if self._looked_at < len(topics) else 0
-        self._looked_at = begin + LOOK_TOPICS
-        return set(topics[begin : begin + LOOK_TOPICS])
+        begin = self._searched if self._searched < len(topics) else 0
+        self._searched = begin + DISCOVERY_TOPICS
+        return set(topics[begin : begin + DISCOVERY_TOPICS])
 
     async def _find_addresses(self, topics: set[str], *, whole: bool = False) -> None:
         """Look up the brokers of topics; keep those that are known while that fails.
@@ -209,29 +209,31 @@ class Registrations:
 
     # To brokers
 
-    async def _tell_all(self) -> None:
-        """Tell every broker what it has not heard, all at once."""
+    async def _send_all(self) -> None:
+        """Send every broker what it does not know, all at once."""
         limit = trio.CapacityLimiter(SENDERS_MAX)
         async with trio.open_nursery() as nursery:
-            for place, told in list(self._owed.items()):
-                if told.owed or told.gone:
-                    nursery.start_soon(self._tell, place, told, limit)
+            for place, pending in list(self._owed.items()):
+                if pending.owed or pending.gone:
+                    nursery.start_soon(self._send_to, place, pending, limit)
 
-    async def _tell(
-        self, place: tuple[int, str], told: OwedGroups, limit: trio.CapacityLimiter
+    async def _send_to(
+        self, place: tuple[int, str], pending: OwedGroups, limit: trio.CapacityLimiter
     ) -> None:
         number, address = place
         client_id = f"{self.client_id}#{number}" if number else self.client_id
         async with limit:
             # First: a group that is gone may have made place for one that is new.
-            if not await self._tell_gone(place, told, client_id):
+            if not await self._unregister_gone(place, pending, client_id):
                 return
             refused: list[GroupKey] = []
-            while told.owed:
-                part = [told.owed.popitem()[0] for _ in range(min(PART_GROUPS, len(told.owed)))]
+            while pending.owed:
+                part = [
+                    pending.owed.popitem()[0] for _ in range(min(PART_GROUPS, len(pending.owed)))
+                ]
                 body = self.joined.heartbeat(client_id, part).encode()
                 try:
-                    await self._told(place, new_request(RequestCode.HEART_BEAT, body=body))
+                    await self._request(place, new_request(RequestCode.HEART_BEAT, body=body))
                 except RemotingError as error:
                     refused += part
                     self.failures.failed(f"heartbeat to {address}", error)
@@ -240,26 +242,28 @@ class Registrations:
             else:
                 if not refused:
                     self.failures.worked(f"heartbeat to {address}")
-            told.owed.update(dict.fromkeys(group for group in refused if group in self.joined))
+            pending.owed.update(dict.fromkeys(group for group in refused if group in self.joined))
 
-    async def _tell_gone(self, place: tuple[int, str], told: OwedGroups, client_id: str) -> bool:
+    async def _unregister_gone(
+        self, place: tuple[int, str], pending: OwedGroups, client_id: str
+    ) -> bool:
         """Unregister groups; return False if the broker does not answer.
 
         It forgets them when the connection ends, or after two minutes.
         """
-        gone, told.gone = told.gone, {}
+        gone, pending.gone = pending.gone, {}
         for group in gone:
             kind = "consumer_group" if group.consumers else "producer_group"
             header = UnregisterClientHeader(client_id, **{kind: group.name})
             try:
-                await self._told(place, new_request(RequestCode.UNREGISTER_CLIENT, header))
+                await self._request(place, new_request(RequestCode.UNREGISTER_CLIENT, header))
             except RemotingError as error:
                 self.failures.failed(f"heartbeat to {place[1]}", error)
                 if not isinstance(error, Refused):
                     return False
         return True
 
-    async def _told(self, place: tuple[int, str], command: Command) -> None:
+    async def _request(self, place: tuple[int, str], command: Command) -> None:
         """Send a request to a broker. Raises: Refused by the broker; RemotingError."""
         answer = await self.call(*place, command, CALL_SECONDS)
         if answer.code != ResponseCode.SUCCESS:

@@ -51,7 +51,7 @@ class Agreement:
     """whether this member pops, instead of pulling the queues that it owns"""
     _asked: dict[str, int] = attrs.field(factory=dict, init=False)
     """client id → failed attempts, ``ATTEMPTS_MAX`` after an answer"""
-    _told: set[str] = attrs.field(factory=set, init=False)
+    _reported: set[str] = attrs.field(factory=set, init=False)
     _table: dict[str, str] | None = attrs.field(default=None, init=False)
     """what the broker had last that is not this member's own"""
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -85,7 +85,7 @@ class Agreement:
         if address is None:
             return True
         others = await self._others(address)
-        if len(self._asked) >= REMEMBERED_MAX or len(self._told) >= REMEMBERED_MAX:
+        if len(self._asked) >= REMEMBERED_MAX or len(self._reported) >= REMEMBERED_MAX:
             return True
         new = [each for each in others if self._asked.get(each.client_id, 0) < ATTEMPTS_MAX]
         for member in new[:ASKED_MAX]:
@@ -101,8 +101,8 @@ class Agreement:
                 continue
             found = "; ".join(self._differences(running))
             text = f"member {member.client_addr} ({member.client_id}) {found}"
-            if found and text not in self._told:
-                self._told.add(text)
+            if found and text not in self._reported:
+                self._reported.add(text)
                 logger.warning(
                     "group %s: %s. Messages are skipped or handled twice: give all members of the"
                     " group the same subscriptions and mode, or other members another group",

@@ -11,7 +11,7 @@ import trio
 
 POLL_SECONDS = 0.5
 FILES_MAX = 20_000
-"""files and directories that are looked at; more are left out"""
+"""files and directories that are read; more are left out"""
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
 
 
@@ -28,15 +28,15 @@ class SourceChanges:
         Checkpoint: always.
         """
         if not self._seen:
-            self._seen = await trio.to_thread.run_sync(self._look)
+            self._seen = await trio.to_thread.run_sync(self._states)
         while True:
             await trio.sleep(POLL_SECONDS)
-            before, self._seen = self._seen, await trio.to_thread.run_sync(self._look)
+            before, self._seen = self._seen, await trio.to_thread.run_sync(self._states)
             for name in before.keys() | self._seen.keys():
                 if before.get(name) != self._seen.get(name):
                     return str(Path(name).relative_to(self.directory))
 
-    def _look(self) -> dict[str, tuple[int, int]]:
+    def _states(self) -> dict[str, tuple[int, int]]:
         """Return name → time of the last change and size."""
         found = {}
         for name in self._names():

@@ -105,11 +105,11 @@ def read_events(key: str, stored: Iterable[StoredMessage]) -> list[TraceEvent]:
 
 
 def _single(record: PubRecord | EndTransactionRecord | RecallRecord, host: str) -> TraceEvent:
-    told = attrs.asdict(record, recurse=False)
+    fields = attrs.asdict(record, recurse=False)
     if not isinstance(record, RecallRecord):
-        told["message_kind"], told["keys"] = told.pop("kind"), _words(record.keys)
-    told["client_host"] = told.get("client_host") or host
-    return TraceEvent(kind=_WORDS[type(record)], **told)
+        fields["message_kind"], fields["keys"] = fields.pop("kind"), _words(record.keys)
+    fields["client_host"] = fields.get("client_host") or host
+    return TraceEvent(kind=_WORDS[type(record)], **fields)
 
 
 def _joined(

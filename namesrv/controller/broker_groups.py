@@ -2,7 +2,7 @@
 
 It joins the state (what may be) with liveness (what should be) and makes commands, at the
 controller that leads. An election that finds nobody changes nothing; it is tried again at the next
-sign of life, or look.
+sign of life, or check.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from triomq.remoting.protocol.limits import Limits
 
 _log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
-"""between two looks for masters that are silent for too long"""
-LOOK_GROUPS = 1000
-"""between two checkpoints of a look: 2 ms"""
+CHECK_SECONDS = 0.5
+"""between two checks for masters that are silent for too long"""
+CHECK_GROUPS = 1000
+"""groups between two checkpoints of a check: 2 ms"""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -46,7 +46,7 @@ class BrokerGroups:
     limits: Limits
     role_changed: Callable[[str], None]
     elections: int = attrs.field(default=0, init=False)
-    _look: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _check_now: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     @property
     def state(self) -> ControllerState:
@@ -56,7 +56,7 @@ class BrokerGroups:
     def begin_to_lead(self) -> None:
         """Give every broker the time of a heartbeat to show up here. Checkpoint: never."""
         self.liveness.begin(trio.current_time())
-        self._look.set()
+        self._check_now.set()
 
     def living_master(self, broker_name: str) -> int | None:
         """Return the id of a group's master, None if it has none that is alive."""
@@ -131,13 +131,13 @@ class BrokerGroups:
             return False
         self.liveness.heard(broker_name, broker_id, sighting)
         if self._may_elect(broker_name, group):
-            self._look.set()
+            self._check_now.set()
         return True
 
     def connection_lost(self, connection: object) -> None:
-        """Count its brokers as dead, and look for another master at once. Checkpoint: never."""
+        """Count its brokers as dead, and search another master at once. Checkpoint: never."""
         if self.liveness.lost(connection):
-            self._look.set()
+            self._check_now.set()
 
     async def elect(
         self, broker_name: str, asker: int | None = None, *, designated: bool = False
@@ -238,11 +238,11 @@ class BrokerGroups:
     async def watch(self) -> None:
         """Replace masters that are gone, until cancelled: the task "controller-watch"."""
         while True:
-            with trio.move_on_after(LOOK_SECONDS):
-                await self._look.wait()
-            self._look = trio.Event()
+            with trio.move_on_after(CHECK_SECONDS):
+                await self._check_now.wait()
+            self._check_now = trio.Event()
             for number, name in enumerate(list(self.state.groups) if self.log.leads else ()):
-                if number % LOOK_GROUPS == 0:
+                if number % CHECK_GROUPS == 0:
                     await trio.lowlevel.checkpoint()
                 await self._elect_if_due(name)
 

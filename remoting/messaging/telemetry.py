@@ -210,7 +210,7 @@ class TelemetryStreams:
             header.log_offset,
             header.transaction_id or half.message_id,
         )
-        told = client.tell(
+        reached = client.tell(
             TelemetryCommand(
                 recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
                     message=delivered_message(
@@ -223,7 +223,7 @@ class TelemetryStreams:
                 )
             )
         )
-        if not told:
+        if not reached:
             self.limit.info(
                 logger,
                 "the check of a transaction did not reach client %s, which has no telemetry"

@@ -32,7 +32,7 @@ def timed_messages_come_a_slot_early(patch: pytest.MonkeyPatch) -> None:
 
 def slots_are_opened_late(patch: pytest.MonkeyPatch) -> None:
     """A task that looks for slots now and then looks too seldom."""
-    patch.setattr(timer_tasks, "LOOK_SECONDS", 5.0)
+    patch.setattr(timer_tasks, "SLEEP_SECONDS_MAX", 5.0)
 
 
 def a_message_comes_at_the_end_of_the_wheel(patch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""A duty of a slave that acts for its master: it serves POP, and brings messages again elsewhere.
+"""A task of a slave that acts for its master: it serves POP, and brings messages again elsewhere.
 
 The check points of the master are in the slave's log: those in the revive topic are read when the
-duty begins, the timers bring the others. What is not acknowledged in time goes to a retry topic at
+task begins, the timers bring the others. What is not acknowledged in time goes to a retry topic at
 another master that has the messages' topic; dead letters wait for the own master. Source:
 broker/processor/PopReviveService.java, broker/failover/EscapeBridge.java.
 """
@@ -39,7 +39,7 @@ from triomq.remoting.protocol.record import StoredMessage
 logger = logging.getLogger(__name__)
 
 READ_MESSAGES, READ_BYTES = 256, 1024 * 1024
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 KNOWN_MS = 120_000
 """How far the timers of a slave may be behind those of its master."""
 
@@ -73,7 +73,7 @@ class ActingReviver:
         return True
 
     async def run(self) -> None:
-        """Serve clients, and bring messages again, until the duty ends. Raises: StoreIoError."""
+        """Serve clients, and bring messages again, until the task ends. Raises: StoreIoError."""
         pops, records = self.pops, self.records
         await pops.store.indexed.wait_reached(pops.store.appended.value)
         await restore_positions(pops)
@@ -87,7 +87,7 @@ class ActingReviver:
                 pops.commit_covered()
                 pops.in_flight.end(pops.clock_ms())
                 failed = self.sender is not None and not await self._revive(self.sender)
-                await trio.sleep(RETRY_SECONDS if failed else LOOK_SECONDS)
+                await trio.sleep(RETRY_SECONDS if failed else POLL_SECONDS)
         finally:
             pops.closed = NOT_ACTING
 

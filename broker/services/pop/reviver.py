@@ -35,8 +35,8 @@ from triomq.remoting.protocol.record import StoredMessage
 logger = logging.getLogger(__name__)
 
 READ_MESSAGES, READ_BYTES = 64, 1024 * 1024
-LOOK_SECONDS = 0.1
-"""How often check points are looked at while there are any."""
+POLL_SECONDS = 0.1
+"""Interval of the reads of check points while there are any."""
 RETRY_SECONDS = 1.0
 
 
@@ -85,17 +85,17 @@ class Reviver:
         while True:
             self._arrival = trio.Event()
             try:
-                waiting = await self.look()
+                waiting = await self.store_due()
             except (StoreUnavailable, StoreIoError) as error:
                 self._limit.warning(logger, "messages of POP cannot come again yet: %s", error)
                 await trio.sleep(RETRY_SECONDS)
                 continue
             if waiting or self.pops.has_uncovered:
-                await trio.sleep(LOOK_SECONDS)
+                await trio.sleep(POLL_SECONDS)
             else:
                 await self._arrival.wait()
 
-    async def look(self) -> bool:
+    async def store_due(self) -> bool:
         """Read what is new, and store what is due; return whether any check point is open.
 
         Raises: StoreUnavailable, StoreIoError. Checkpoint: always.

@@ -15,7 +15,7 @@ import trio
 
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.timers.timer_rules import recall_key, times_of
-from triomq.broker.services.timers.timers import LOOK_SECONDS, RETRY_SECONDS, Timers
+from triomq.broker.services.timers.timers import RETRY_SECONDS, SLEEP_SECONDS_MAX, Timers
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.core.draft import Draft
 from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
@@ -71,7 +71,7 @@ class TimerDelivery(abc.ABC):
             if pause is None:
                 await timers.wake_delivery.wait()
             elif pause > 0:
-                with trio.move_on_after(min(pause, LOOK_SECONDS)):
+                with trio.move_on_after(min(pause, SLEEP_SECONDS_MAX)):
                     await timers.wake_delivery.wait()
             else:
                 await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""A duty of a slave that acts for its master: it sends due timed messages to other masters.
+"""A task of a slave that acts for its master: it sends due timed messages to other masters.
 
 Its log takes nothing but its master's, so nothing is stored here. A message that no master takes is
 tried again, and those behind it wait. The master that starts again asks how far this went, and

@@ -55,7 +55,7 @@ LOADED_MAX = 1_000_000
 delivered in portions.
 """
 SLOTS_A_STEP = 5_000
-LOOK_SECONDS = 0.25
+SLEEP_SECONDS_MAX = 0.25
 """Longest sleep of a task: a wall clock that jumps wakes nobody."""
 RETRY_SECONDS = 1.0
 DELETE_SECONDS = 30.0
@@ -258,7 +258,7 @@ class Timers:
             # opens slots may wait for the first timed message: this is it.
             self._used.set()
             schedule.advance(self.clock_ms())
-            return LOOK_SECONDS
+            return SLEEP_SECONDS_MAX
         schedule.note_delivered(self.clock_ms(), self.files.log.end)
         self.files.add([place for place in places if place is not None], self.rules.floor(now))
         for message, place in zip(messages, places):
@@ -329,7 +329,7 @@ class Timers:
         while True:
             if not await self.open_some():
                 await self._used.wait()
-                await trio.sleep(LOOK_SECONDS)
+                await trio.sleep(SLEEP_SECONDS_MAX)
 
     async def open_some(self) -> bool:
         """Open the next slot with records, if its time has come; return whether there was one.

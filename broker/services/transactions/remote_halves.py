@@ -1,4 +1,4 @@
-"""A duty of a slave that acts for its master: it gives open transactions to other masters.
+"""A task of a slave that acts for its master: it gives open transactions to other masters.
 
 Its log takes nothing but its master's, so it can neither end a transaction nor count a check. When
 the check of a half is due it sends the half to another master, again as a half of the same producer
@@ -34,7 +34,7 @@ class RemoteHalves:
     rules: Callable[[], CheckRules]
 
     async def run(self) -> None:
-        """Send every open half whose check is due, then wait until the duty ends.
+        """Send every open half whose check is due, then wait until the task ends.
 
         Raises: StoreIoError.
         """

@@ -46,14 +46,14 @@ def dead_letter_findings(
         dead_letter_topic(group),
         "dead-letters",
         f"{count_of(dead.last_hour, 'dead letter')} in the last hour{kept}{share}"
-        + (f"; the last: {_told(dead.newest)}" if dead.newest is not None else ""),
+        + (f"; the last: {_last_letter(dead.newest)}" if dead.newest is not None else ""),
         f"see the members' logs for the error, mend the handler, then `mqadmin dlq resend {group}"
         f" --only-group`; `mqadmin dlq show {group}` shows them",
         "what the group gives up is handled by no member any more",
     )
 
 
-def _told(message: StoredMessage) -> str:
+def _last_letter(message: StoredMessage) -> str:
     """Return which message was given up last, when, and after how many tries."""
     keys = f" (keys {' '.join(message.keys)})" if message.keys else ""
     tries = count_of(message.reconsume_times, "retry")

@@ -35,8 +35,8 @@ class MessagePlaces:
     brokers: Mapping[str, str]
     """name → address of the brokers that were asked"""
     failures: dict[str, str]
-    looked: list[str]
-    """where they were looked for, as texts"""
+    searched: list[str]
+    """where they were searched for, as texts"""
     silent_masters: int = 0
     """number of masters that did not answer while a slave of theirs did"""
     unsearched: int = 0
@@ -63,10 +63,10 @@ async def find_places(
     servers = await admin.brokers()
     answering = await answering_servers(admin, servers)
     brokers = answering.addresses
-    looked: list[str] = []
+    places: list[str] = []
     found = await _at_offset(admin, word, servers, brokers)
     if found is not None:
-        looked.append(f"the log of {found.broker}")
+        places.append(f"the log of {found.broker}")
         word = found.message.properties.get(UNIQ_KEY, "")
         real = found.message.properties.get(REAL_TOPIC, found.message.topic)
         topic = real if found.message.topic in WAITING_TOPICS else found.message.topic
@@ -79,8 +79,8 @@ async def find_places(
         searched = await search(admin, brokers, wanted[:TOPICS_MAX], word, until, tell)
         unsearched = len(wanted) - searched.searched
         where = f"topic {topic}" if topic is not None else f"{len(topics) - unsearched} topics"
-        looked.append(f"ids and keys of {where} at {', '.join(brokers)}")
-        looked.append("delayed messages and prepared transactions")
+        places.append(f"ids and keys of {where} at {', '.join(brokers)}")
+        places.append("delayed messages and prepared transactions")
         if found is None:
             searched.answers.some()  # raises if no broker answered
         failures |= searched.answers.reasons()
@@ -103,7 +103,7 @@ async def find_places(
         ],
         brokers=brokers,
         failures=failures,
-        looked=looked,
+        searched=places,
         silent_masters=len(answering.silent),
         unsearched=unsearched,
     )

@@ -1,4 +1,4 @@
-"""Send copies of many messages: in order, at a pace, until the time limit or too many failures."""
+"""Send copies of many messages: in order, at a rate, until the time limit or too many failures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,36 @@ import attrs
 
 from triomq.client.admin.resend.copy_sender import CopySender, SentCopy
 from triomq.client.admin.resend.message_copy import copy_to
-from triomq.client.admin.resend.pace import SendPace
 from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.record import StoredMessage
 
 FAILURES_MAX = 3
 """copies in a row that fail before no more are sent"""
 NO_ORIGIN = "it does not say to which topic it was sent first: name the topic of the copies"
+
+
+@attrs.define
+class SendRate:
+    """An even rate: each message has a moment, and a missed moment is not made up for.
+
+    The caller has the clock, and sleeps.
+    """
+
+    per_second: int | None
+    """None: as fast as the brokers answer"""
+    _next: float | None = None
+
+    def delay(self, now: float) -> float:
+        """Return the seconds to wait before the next message is sent; ``now``: seconds."""
+        if self.per_second is None:
+            return 0.0
+        moment = now if self._next is None else max(now, self._next)
+        self._next = moment + 1 / self.per_second
+        return moment - now
+
+    def seconds(self, count: int) -> float:
+        """Return the shortest time in which ``count`` messages are sent."""
+        return 0.0 if self.per_second is None else max(0, count - 1) / self.per_second
 
 
 @attrs.define
@@ -45,7 +68,7 @@ class Resending:
     """the topic of the copy; None: the message does not say"""
     group: str = ""
     """only this group gets the copies"""
-    pace: SendPace
+    rate: SendRate
     clock: Callable[[], float]
     """seconds"""
     sleep: Callable[[float], Awaitable[None]]
@@ -57,7 +80,7 @@ class Resending:
         outcome = ResendOutcome()
         in_row = 0
         for position, message in enumerate(messages):
-            delay = self.pace.delay(self.clock())
+            delay = self.rate.delay(self.clock())
             if self.clock() + delay >= self.ends_at:
                 outcome.left, outcome.stopped = messages[position:], "the time limit was over"
                 break

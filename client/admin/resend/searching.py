@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.errors import NotReadable
 from triomq.client.admin.resend.selection import (
+    EXAMINED_MAX,
     KEPT_BYTES_MAX,
-    LOOKED_MAX,
     MessageSelection,
     QueueSearch,
     SelectedMessages,
@@ -40,10 +40,10 @@ async def search(
     if not queues:
         raise NotReadable(topic)
     share = len(queues)
-    looked_max, bytes_max = max(1, LOOKED_MAX // share), max(1, KEPT_BYTES_MAX // share)
+    examined_max, bytes_max = max(1, EXAMINED_MAX // share), max(1, KEPT_BYTES_MAX // share)
 
     async def search_labelled(label: str) -> QueueSearch:
-        found = QueueSearch(selection, looked_max, bytes_max)
+        found = QueueSearch(selection, examined_max, bytes_max)
         await search_queue(admin, queues[label], found)
         return found
 
@@ -56,7 +56,7 @@ async def search(
 
 
 async def search_queue(admin: Admin, queue: MessageQueue, found: QueueSearch) -> None:
-    """Look at the messages of one queue, from the wanted time on."""
+    """Examine the messages of one queue, from the wanted time on."""
     begin, end = found.selection.begin_ms, found.selection.end_ms
     stop = await admin.max_offset(queue)
     if end is not None:

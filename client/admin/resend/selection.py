@@ -1,4 +1,4 @@
-"""Which stored messages a command wants, and how far one call looks for them. Pure."""
+"""Which stored messages a command wants, and how far one call searches for them. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.consuming.tag_expressions import subscription
 from triomq.remoting.protocol.record import StoredMessage
 
-LOOKED_MAX = 100_000
-"""messages that one call looks through, in all queues together"""
+EXAMINED_MAX = 100_000
+"""messages that one call examines, in all queues together"""
 KEPT_BYTES_MAX = 256 << 20
 """bytes of messages that one call keeps: 100,000 small ones, or 256 MiB of large ones"""
 
@@ -70,27 +70,27 @@ class QueueSearch:
     """The search of one queue, from its oldest wanted message on."""
 
     selection: MessageSelection
-    looked_max: int
+    examined_max: int
     bytes_max: int
     found: list[StoredMessage] = attrs.field(factory=list)
-    looked: int = 0
+    examined: int = 0
     kept_bytes: int = 0
     cut_ms: int | None = None
-    """store time of the last message that was looked at, if the share of this queue was used up"""
+    """store time of the last message that was examined, if the share of this queue was used up"""
     over: bool = False
     """no later message of the queue can be wanted"""
 
     def take(self, batch: Sequence[StoredMessage]) -> None:
-        """Look at the next messages, until the search is over."""
+        """Examine the next messages, until the search is over."""
         for message in batch:
-            self.looked += 1
+            self.examined += 1
             if self.selection.wants(message):
                 self.found.append(message)
                 self.kept_bytes += message.size
             if len(self.found) > self.selection.limit:
                 self.over = True  # one more than wanted: so there are more
                 return
-            if self.looked >= self.looked_max or self.kept_bytes >= self.bytes_max:
+            if self.examined >= self.examined_max or self.kept_bytes >= self.bytes_max:
                 self.cut_ms, self.over = message.store_timestamp, True
                 return
 
@@ -101,7 +101,7 @@ class SelectedMessages:
 
     messages: Sequence[tuple[str, StoredMessage]]
     """name of the broker, and message"""
-    looked: int
+    examined: int
     cut_ms: int | None
     """the limit of one call ended the search at this store time; None: it saw all"""
     go_on_ms: int | None
@@ -134,7 +134,7 @@ def together(
     rest = known[selection.limit :]
     return SelectedMessages(
         messages=[(queue.broker_name, message) for queue, message in taken],
-        looked=sum(one.looked for one in whole.values()),
+        examined=sum(one.examined for one in whole.values()),
         cut_ms=cut_ms,
         go_on_ms=rest[0][1].store_timestamp if rest else cut_ms,
         failures=dict(failures),

@@ -22,8 +22,8 @@ async def producers(visit: PageVisit) -> Response:
 
     answers = await admin.for_each(brokers, producers_of)
     rows: dict[tuple[str, str], dict[str, object]] = {}
-    for broker, told in answers.values.items():
-        for group, entries in told.data.items():
+    for broker, found in answers.values.items():
+        for group, entries in found.data.items():
             for entry in entries:
                 row = rows.setdefault(
                     (group, entry.client_id),

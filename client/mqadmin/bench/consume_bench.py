@@ -31,7 +31,7 @@ from triomq.client.sdk.push_consumer import PushConsumer
 
 DRAIN_SECONDS = 3.0
 """how long the run waits, after its own load, for messages that have not come"""
-DRAIN_LOOK_SECONDS = 0.05
+DRAIN_POLL_SECONDS = 0.05
 
 
 @attrs.frozen(kw_only=True)
@@ -140,8 +140,8 @@ class ConsumeRun:
         send = request_sender(producer, queues, shape, self.failures)
         await run_load(load, send, self.load, end.stop, messages=shape.batch)
         with trio.move_on_after(DRAIN_SECONDS):
-            while self.received.received < self.load.sent:  # noqa: ASYNC110  (a look in 50 ms costs less than an event for each batch)
-                await trio.sleep(DRAIN_LOOK_SECONDS)
+            while self.received.received < self.load.sent:  # noqa: ASYNC110  (a poll in 50 ms costs less than an event for each batch)
+                await trio.sleep(DRAIN_POLL_SECONDS)
 
     async def _take(self, messages: list[ReceivedMessage], end: EarlyEnd) -> None:
         await trio.lowlevel.checkpoint()

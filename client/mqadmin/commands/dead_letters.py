@@ -13,13 +13,13 @@ from triomq.client.admin.known_groups import check_group
 from triomq.client.admin.message_preview import preview
 from triomq.client.admin.resend.message_copy import origin_id, origin_topic
 from triomq.client.admin.resend.searching import search
-from triomq.client.admin.resend.selection import LOOKED_MAX, SelectedMessages
+from triomq.client.admin.resend.selection import EXAMINED_MAX, SelectedMessages
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.core.errors import RouteNotFound
 from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, answered, table_of
 from triomq.client.mqadmin.core.resend_command import (
+    EXAMINED_REMARK,
     FILTERS,
-    LOOKED_REMARK,
     SENDING,
     SENDING_REMARKS,
     SENT_SHAPE,
@@ -141,7 +141,7 @@ async def find_letters(admin: Admin, options: Values) -> tuple[str, SelectedMess
         known = await check_group(admin, group, DEAD_GROUPS)
         found = SelectedMessages(
             messages=[],
-            looked=0,
+            examined=0,
             cut_ms=None,
             go_on_ms=None,
             failures=known.reasons(),
@@ -178,7 +178,7 @@ async def dlq_show(admin: Admin, options: Values) -> Result:
         "group": group,
         "topic": dead_letter_topic(group),
         "messages": documents,
-        "looked": found.looked,
+        "looked": found.examined,
         "goOnTimestamp": found.go_on_ms,
     }
     return Result(
@@ -261,7 +261,7 @@ COMMANDS = (
             Option(
                 "--limit N",
                 "maximum number of messages, oldest first",
-                whole(1, LOOKED_MAX),
+                whole(1, EXAMINED_MAX),
                 default=SHOWN_DEFAULT,
             ),
         ),
@@ -272,7 +272,7 @@ COMMANDS = (
         ),
         remarks=(
             "Origin topic and id are those of the message before its first retry; Retries counts"
-            f" its deliveries that failed.\n{LOOKED_REMARK}"
+            f" its deliveries that failed.\n{EXAMINED_REMARK}"
         ),
     ),
     AdminCommand(

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.client.admin.broker_address import BrokerAddress
 
-LOOK_SECONDS = 1.0
-"""pause between two looks at the lag: RocketMQ's consumers commit every 5 s"""
+POLL_SECONDS = 1.0
+"""pause between two reads of the lag: RocketMQ's consumers commit every 5 s"""
 SHOWN_GROUPS_MAX = 3
 """groups that a line of progress names"""
 
@@ -137,24 +137,24 @@ async def wait_until_free(
 
     ignored: Collection[str] = options.value("ignore") or ()
 
-    async def look() -> Hindrance:
+    async def hindrance() -> Hindrance:
         left = math.ceil(drained.route_seconds_left(now_ms()))
         if left and not await has_producers(admin, broker.address):
             left = 0
         # Afterwards: what producers sent in the meantime is counted.
         return Hindrance(await unread(admin, broker.address, ignored), left)
 
-    found = await look()
+    found = await hindrance()
     shown = ""
     # Within the time limit of the command's requests.
-    with trio.move_on_after(max(options.number("timeout") - LOOK_SECONDS, 0)):
+    with trio.move_on_after(max(options.number("timeout") - POLL_SECONDS, 0)):
         while found:
             line = unread_line(broker.name, found.unread)
             if line != shown:
                 tell_progress(line)
                 shown = line
-            await trio.sleep(LOOK_SECONDS)
-            found = await look()
+            await trio.sleep(POLL_SECONDS)
+            found = await hindrance()
     return found
 
 
@@ -194,9 +194,9 @@ async def undrain(admin: Admin, options: Values) -> Result:
 async def forget(admin: Admin, options: Values) -> Result:
     name = options.text("broker")
     answers = await admin.forget_broker(name)
-    told = sorted(answers.some())
+    informed = sorted(answers.some())
     line = f"{name} does not count as missing any more"
-    return answered(answers, {"brokerName": name, "nameServers": told}, [line])
+    return answered(answers, {"brokerName": name, "nameServers": informed}, [line])
 
 
 BROKER = Option("BROKER", "the broker's name, or its address host:port", required=True)

@@ -45,7 +45,7 @@ async def explain(admin: Admin, options: Values) -> Result:
     failures = dict(places.failures)
     chosen = _chosen(places)[: options.number("maxNum")]
     if not chosen and not failures and not places.unsearched:
-        raise MessageNowhere(word, places.looked, topic)
+        raise MessageNowhere(word, places.searched, topic)
     documents: list[dict[str, Any]] = []
     blocks: list[Table | str] = []
     for copy in chosen:

@@ -128,7 +128,7 @@ COMMANDS = (
             " the live view sends at most 200 for each poll, for the rows on the screen first, the"
             " others in turn; one frame sends at most 2,000. Topics, groups and lag come in three"
             " requests to each broker, every 10 s.\n"
-            "oldestSeconds is null if nothing waits, or if no broker told it; see lag."
+            "oldestSeconds is null if nothing waits, or if no broker reports it; see lag."
         ),
     ),
 )

@@ -56,7 +56,7 @@ AT_LEAST = "+"
 
 
 def sum_text(total: int, *, whole: bool) -> str:
-    """Return a sum; ``whole``: whether all servers have told their part."""
+    """Return a sum; ``whole``: whether all servers have answered."""
     return f"{total}{'' if whole else AT_LEAST}"
 
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.documents import count_of
 from triomq.client.admin.resend.message_copy import home_topic
-from triomq.client.admin.resend.pace import SendPace
 from triomq.client.admin.resend.selection import (
+    EXAMINED_MAX,
     KEPT_BYTES_MAX,
-    LOOKED_MAX,
     MessageSelection,
     SelectedMessages,
     tags_of,
@@ -65,8 +64,8 @@ SENT_SHAPE = (
     ' "goOnTimestamp", "failures": {broker: reason}'
 )
 """the members of a document about copies, after those that say which messages were meant"""
-LOOKED_REMARK = (
-    f"One call looks through at most {LOOKED_MAX} messages, or keeps {KEPT_BYTES_MAX >> 20} MiB of"
+EXAMINED_REMARK = (
+    f"One call examines at most {EXAMINED_MAX} messages, or keeps {KEPT_BYTES_MAX >> 20} MiB of"
     " them, and says where to go on when there are more."
 )
 SENDING_REMARKS = (
@@ -76,7 +75,7 @@ SENDING_REMARKS = (
     "Copies go one after the other, oldest first. If a broker does not answer, its copy goes to"
     " another one, and may be stored twice.\n"
     "If not all are sent, the exit code is 3, and a warning says where to go on. Messages of that"
-    f" millisecond may be sent twice.\n{LOOKED_REMARK}"
+    f" millisecond may be sent twice.\n{EXAMINED_REMARK}"
 )
 
 
@@ -103,7 +102,7 @@ def search_notes(found: SelectedMessages, *, go_on: bool = True) -> list[str]:
     notes = []
     if go_on and found.cut_ms is not None:
         notes.append(
-            f"the search ended after {found.looked} messages, the limit of one call; go on with"
+            f"the search ended after {found.examined} messages, the limit of one call; go on with"
             f" --from {found.go_on_ms}, or choose fewer with --from, --to or -b"
         )
     elif go_on and found.go_on_ms is not None:
@@ -144,19 +143,19 @@ async def send_found(
 
     ``about``: the first members of the document. ``topic``: where they go; None: home.
 
-    Raises: UsageError if the pace does not fit into ``--timeout``.
+    Raises: UsageError if the rate does not fit into ``--timeout``.
     """
     import trio  # not for the help: start-up time
 
     from triomq.client.admin.resend.copy_sender import CopySender  # likewise
-    from triomq.client.admin.resend.resending import Resending  # likewise
+    from triomq.client.admin.resend.resending import Resending, SendRate  # likewise
     from triomq.client.mqadmin.core.dry_run import HoldingAdmin  # likewise
 
-    pace, timeout = SendPace(options.maybe_number("rate")), options.number("timeout")
-    needed = pace.seconds(len(found.messages))
+    rate, timeout = SendRate(options.maybe_number("rate")), options.number("timeout")
+    needed = rate.seconds(len(found.messages))
     if needed > ends_at - trio.current_time():
         raise UsageError(
-            f"{len(found.messages)} messages at --rate {pace.per_second} take {needed:.0f} s, more"
+            f"{len(found.messages)} messages at --rate {rate.per_second} take {needed:.0f} s, more"
             f" than --timeout {timeout} leaves: give --timeout {min(3600, int(needed) + 30)}, a"
             " higher --rate or a lower --limit"
         )
@@ -165,7 +164,7 @@ async def send_found(
         sender=CopySender(admin),
         topic_of=home_topic if topic is None else lambda message: topic,
         group=group,
-        pace=SendPace(None) if isinstance(admin, HoldingAdmin) else pace,
+        rate=SendRate(None) if isinstance(admin, HoldingAdmin) else rate,
         clock=trio.current_time,
         sleep=trio.sleep,
         ends_at=ends_at,

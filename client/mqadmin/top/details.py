@@ -37,9 +37,9 @@ class GroupDetail:
     """What brokers know about the members of a group, and how old its oldest message is."""
 
     members: int | None
-    """None: no broker told one, and not every broker has answered"""
+    """None: no broker reported one, and not every broker has answered"""
     oldest_seconds: float | None
-    """age of the oldest message that waits; None: nothing waits, or no broker told it"""
+    """age of the oldest message that waits; None: nothing waits, or no broker reported it"""
     taken_at: float
 
 

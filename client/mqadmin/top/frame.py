@@ -104,13 +104,13 @@ def _broker_row(broker: BrokerRow, master_end: float | None, now: float) -> Row:
 def incompleteness(view: ClusterView) -> Callable[[Collection[str]], bool]:
     """Return a function that says whether a sum over some brokers may lack something.
 
-    So it does if the table of one of them is missing, or that of a broker which never told any.
+    True if the table of one of these brokers is missing, or of a broker that never sent one.
     """
     missing = view.tables_missing.keys()
     if not missing:
         return lambda brokers: False
-    told = {name for topic in view.topics.values() for name in topic.brokers}
-    if missing - told:
+    known = {name for topic in view.topics.values() for name in topic.brokers}
+    if missing - known:
         return lambda brokers: True
     return lambda brokers: not missing.isdisjoint(brokers)
 

@@ -64,7 +64,7 @@ class TopLoader:
     _topics: dict[str, TopicDetail] = attrs.field(factory=dict)
     _groups: dict[str, GroupDetail] = attrs.field(factory=dict)
 
-    def look_at(self, topics: Iterable[str], groups: Iterable[str]) -> None:
+    def show_first(self, topics: Iterable[str], groups: Iterable[str]) -> None:
         """Read the details of these rows first. Checkpoint: never."""
         self.shown_topics, self.shown_groups = tuple(topics), tuple(groups)
 

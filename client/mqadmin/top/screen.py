@@ -3,7 +3,7 @@
 Textual runs on asyncio and needs the main thread, for the signals of the terminal; ``Admin`` runs
 on Trio. So the loader has a Trio loop in a thread of its own, behind a ``Portal``, as
 ``triomq.aio`` has. The two loops never call each other: the loader replaces one frozen frame, which
-this side looks at four times a second; this side only tells the loader through the portal which
+this side reads four times a second; this side only sends the loader through the portal which
 rows are on the screen. Neither can block the other, and a loader that waits for a broker leaves
 the keys working.
 """
@@ -39,8 +39,8 @@ from triomq.client.mqadmin.top.tabs import (
 )
 from triomq.remoting.core.printable import printable
 
-LOOK_SECONDS = 0.25
-"""between two looks at the loader's frame"""
+REFRESH_SECONDS = 0.25
+"""between two reads of the loader's frame"""
 ROWS_MAX = 200
 """rows of a table: laying them out takes 60 ms (500: 180 ms), and a filter finds the others"""
 
@@ -56,7 +56,7 @@ class FrameSource(Protocol):
     def crash(self) -> Exception | None:
         """The error that ended the loader."""
 
-    def look_at(self, topics: Sequence[str], groups: Sequence[str]) -> None:
+    def show_first(self, topics: Sequence[str], groups: Sequence[str]) -> None:
         """Read the details of these rows first."""
 
 
@@ -75,8 +75,8 @@ class PortalSource:
     def crash(self) -> Exception | None:
         return self.loader.crash
 
-    def look_at(self, topics: Sequence[str], groups: Sequence[str]) -> None:
-        self.portal.call_soon(self.loader.look_at, topics, groups)
+    def show_first(self, topics: Sequence[str], groups: Sequence[str]) -> None:
+        self.portal.call_soon(self.loader.show_first, topics, groups)
 
 
 def _cell(column: TopColumn, text: str) -> Text:
@@ -158,7 +158,7 @@ class TopApp(App[None]):
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self.exit)
         self.table.focus()
         self.redraw()
-        self.set_interval(LOOK_SECONDS, self.look)
+        self.set_interval(REFRESH_SECONDS, self.refresh_frame)
 
     @property
     def table(self) -> DataTable[Text]:
@@ -170,7 +170,7 @@ class TopApp(App[None]):
 
     # --- drawing
 
-    def look(self) -> None:
+    def refresh_frame(self) -> None:
         """Draw a new frame, if there is one; the ages are always new."""
         if self._source.crash is not None:
             self.exit(return_code=1)
@@ -180,7 +180,7 @@ class TopApp(App[None]):
         if self._source.frame is not self._drawn:
             self.redraw()
         self._draw_lines()
-        self._tell_loader()
+        self._name_shown_rows()
 
     def redraw(self) -> None:
         """Fill the table from the newest frame; the cursor stays on its row's name."""
@@ -222,14 +222,14 @@ class TopApp(App[None]):
             parts.append("with those of the system")
         self.query_one("#status", Static).update(printable(", ".join(parts)))
 
-    def _tell_loader(self) -> None:
+    def _name_shown_rows(self) -> None:
         """Name the rows on the screen, so that the loader reads their details first."""
         table = self.table
         first = max(0, int(table.scroll_y))
         visible = self.shown[first : first + max(1, table.size.height)]
         topics = [row["topic"] for row in visible] if self.shown_tab is TOPICS else []
         groups = [row["group"] for row in visible] if self.shown_tab is GROUPS else []
-        self._source.look_at(topics, groups)
+        self._source.show_first(topics, groups)
 
     def _name_at_cursor(self) -> str | None:
         row = self.table.cursor_row

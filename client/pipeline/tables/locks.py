@@ -3,7 +3,7 @@
 A lock is a file that is never changed: its name is a number, its content says who has made it. To
 take over from a process that has ended is to make the file of the next number; two processes that
 try it at once cannot both succeed. The owner changes a second file, the beat, every few seconds:
-a process on another machine looks at it for a while to know whether the owner lives. No clocks are
+a process on another machine reads it for a while to know whether the owner lives. No clocks are
 compared. The owner checks its lock before each commit: a process that has slept through a takeover
 commits nothing.
 """
@@ -30,9 +30,9 @@ from triomq.client.pipeline.tables.files import Files
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 5.0
-LOOK_SECONDS = 1.0
-LOOKS = 20
-"""looks at a beat that does not change before its owner counts as dead: four beats"""
+POLL_SECONDS = 1.0
+POLLS = 20
+"""reads of a beat that does not change before its owner counts as dead: four beats"""
 
 
 class LockHeld(PipelineError):
@@ -107,14 +107,14 @@ class LockFile:
         folder: str,
         owner: LockOwner,
         *,
-        looks: int = LOOKS,
+        polls: int = POLLS,
         sleep: Callable[[float], None] = time.sleep,
         births: Callable[[int], str] = birth_of,
     ) -> None:
         self._files = files
         self._folder = folder
         self._owner = owner
-        self._looks = looks
+        self._polls = polls
         self._sleep = sleep
         self._births = births
         self._number = 0
@@ -167,13 +167,13 @@ class LockFile:
                 raise self._held(owner)
             return
         seen: set[str] = set()
-        for _ in range(self._looks):
+        for _ in range(self._polls):
             beat = self._files.read_text(self._beat(number))
             seen |= set() if beat is None else {beat}
             if len(seen) > 1:
                 raise self._held(owner)
-            self._sleep(LOOK_SECONDS)
-        if not self._looks:
+            self._sleep(POLL_SECONDS)
+        if not self._polls:
             raise self._held(owner)
         logger.warning("%s does not move any more: %s takes over", owner, self._owner)
 
@@ -215,13 +215,13 @@ class LockFile:
 
 @contextmanager
 def locked(
-    files: Files, checkpoint: str, purpose: str, *, looks: int = LOOKS
+    files: Files, checkpoint: str, purpose: str, *, polls: int = POLLS
 ) -> Iterator[WriteLock]:
     """Have the lock of a checkpoint for one purpose, as ``run``; a thread shows that we live.
 
     Raises: LockHeld if another process has it.
     """
-    lock = LockFile(files, f"{checkpoint}/locks/{purpose}", owner := this_process(), looks=looks)
+    lock = LockFile(files, f"{checkpoint}/locks/{purpose}", owner := this_process(), polls=polls)
     lock.take()
     over = threading.Event()
 

@@ -244,7 +244,7 @@ async def test_a_part_that_was_sent_ends_with_3_and_says_where_to_go_on(
     (problem,) = done.document["failed"]
     assert "to which topic it was sent first" in problem["reason"]
     assert f"1 message cannot be sent, {message.message_id} because: it does not say" in done.err
-    monkeypatch.setattr(searching, "LOOKED_MAX", 2)
+    monkeypatch.setattr(searching, "EXAMINED_MAX", 2)
     cut = await call(cluster, "dlq", "show", "billing", "--json")
     assert (cut.code, cut.document["looked"]) == (0, 2)
     assert f"the limit of one call; go on with --from {cut.document['goOnTimestamp']}" in cut.err

@@ -224,7 +224,7 @@ async def test_a_round_on_a_large_cluster_has_a_budget(sent: Counter[str]) -> No
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
         await admin.ask(address, code, body=groups.encode())
         loader = TopLoader(ClusterPoller(admin, details, 60.0), details, 60.0, 10.0)
-        loader.look_at(["T1999", "T7"], ["G499"])
+        loader.show_first(["T1999", "T7"], ["G499"])
         sent.clear()
         await loader.round()
         first, frame = sent.total(), loader.frame
@@ -355,8 +355,8 @@ async def test_names_are_shown_as_they_are() -> None:
         def __init__(self) -> None:
             self.frame = frame
 
-        def look_at(self, topics: Sequence[str], groups: Sequence[str]) -> None:
-            self.told = (topics, groups)
+        def show_first(self, topics: Sequence[str], groups: Sequence[str]) -> None:
+            self.shown = (topics, groups)
 
     async def drive() -> list[str]:
         app = TopApp(StillSource(), wall=lambda: 1.0)

@@ -93,7 +93,7 @@ def taken(master: MasterTakeover) -> tuple[dict[int, int], int | None]:
     [(0, OWN, None), (SEND_SECONDS + REPORT_SECONDS, OWN, None), (0, None, 7), (600, OWN, 7)],
     ids=[
         "at once",
-        "ends its duties and reports slowly",
+        "ends its master tasks and reports slowly",
         "does not report commits",
         "never answers",
     ],

@@ -13,9 +13,9 @@ import trio.testing
 from triomq.client.proxy.group_places import GroupPlaces
 from triomq.client.proxy.joined_clients import GroupKey, JoinedClients
 from triomq.client.proxy.registrations import (
+    DISCOVERY_SECONDS,
+    DISCOVERY_TOPICS,
     HEARTBEAT_SECONDS,
-    LOOK_SECONDS,
-    LOOK_TOPICS,
     PART_GROUPS,
     Registrations,
 )
@@ -145,9 +145,9 @@ async def test_a_change_is_told_alone_and_everything_at_the_interval(
         assert brokers.looked_up == 1
         brokers.beats.clear()
         await registrations.register(client(1, "G"))  # one more member changes nothing
-        await trio.sleep(LOOK_SECONDS + 0.1)
+        await trio.sleep(DISCOVERY_SECONDS + 0.1)
         assert brokers.beats == []
-        assert brokers.looked_up <= 1 + LOOK_TOPICS
+        assert brokers.looked_up <= 1 + DISCOVERY_TOPICS
         await trio.sleep(HEARTBEAT_SECONDS)
         told = [name for address, _, groups in brokers.beats if address == "a:1" for name in groups]
         assert sorted(told) == sorted(group.name for group in registrations.joined.groups())
@@ -166,7 +166,7 @@ async def test_a_group_that_is_gone_leaves_its_place_to_another(
         assert brokers.members["a:1", 1] == {GroupKey(True, "G2"), GroupKey(True, "G3")}
         await registrations.unregister("c9", [], ["G9"])
         assert brokers.members["b:1", 0] == {GroupKey(True, "G0")}
-        await registrations.farewell()
+        await registrations.unregister_all()
         assert brokers.known("a:1") == brokers.known("b:1") == []
 
 
@@ -181,10 +181,10 @@ async def test_a_connection_that_ends_is_told_its_own_groups_again(
         brokers.down = {"b:1"}
         del brokers.members["b:1", 1]
         registrations.connection_lost("b:1", 1)
-        await trio.sleep(LOOK_SECONDS / 2)
+        await trio.sleep(DISCOVERY_SECONDS / 2)
         assert registrations.known_to == {"a:1"}
         brokers.down = set()
-        await trio.sleep(2 * LOOK_SECONDS)
+        await trio.sleep(2 * DISCOVERY_SECONDS)
         assert [(address, number) for address, number, _ in brokers.beats] == [("b:1", 1)]
         assert brokers.known("b:1") == brokers.known("a:1")
 
@@ -196,7 +196,7 @@ async def test_a_refused_part_keeps_no_other_away(autojump_clock: trio.testing.M
         assert len(brokers.known("a:1")) == 2 * PART_GROUPS
         assert registrations.known_to == set()
         brokers.refuses.clear()
-        await trio.sleep(2 * LOOK_SECONDS)
+        await trio.sleep(2 * DISCOVERY_SECONDS)
         assert len(brokers.known("a:1")) == 3 * PART_GROUPS
         assert registrations.known_to == {"a:1", "b:1"}
 
@@ -208,7 +208,7 @@ async def test_a_new_broker_hears_of_all_groups_soon(
     async with registering(brokers) as registrations:
         await registrations.register(client(0, "G"))
         brokers.addresses.append("c:1")
-        await trio.sleep(2 * LOOK_SECONDS)
+        await trio.sleep(2 * DISCOVERY_SECONDS)
         assert brokers.known("c:1") == [GroupKey(True, "G")]
         brokers.addresses.remove("a:1")
         await trio.sleep(HEARTBEAT_SECONDS + 1)

@@ -19,8 +19,7 @@ from triomq.client.admin.resend.message_copy import (
     origin_id,
     origin_topic,
 )
-from triomq.client.admin.resend.pace import SendPace
-from triomq.client.admin.resend.resending import FAILURES_MAX, Resending, ResendOutcome
+from triomq.client.admin.resend.resending import FAILURES_MAX, Resending, ResendOutcome, SendRate
 from triomq.client.admin.resend.searching import search_queue
 from triomq.client.admin.resend.selection import (
     MessageSelection,
@@ -118,8 +117,8 @@ def test_each_filter_selects(facts: dict[str, Any], wanted: bool) -> None:
     assert selection(**facts).wants(stored(properties=DEAD)) is wanted
 
 
-def searched(messages: list[StoredMessage], looked_max: int = 1000, **facts: Any) -> QueueSearch:
-    found = QueueSearch(selection(**facts), looked_max, 1 << 20)
+def searched(messages: list[StoredMessage], examined_max: int = 1000, **facts: Any) -> QueueSearch:
+    found = QueueSearch(selection(**facts), examined_max, 1 << 20)
     found.take(messages)
     return found
 
@@ -134,14 +133,14 @@ def test_the_oldest_of_all_queues_come_in_order() -> None:
     }
     found = together(searches, selection(limit=3), {})
     assert [message.message_id for _, message in found.messages] == ["ID0", "ID2", "ID1"]
-    assert (found.go_on_ms, found.cut_ms, found.looked) == (NOW + 40, None, 4)
+    assert (found.go_on_ms, found.cut_ms, found.examined) == (NOW + 40, None, 4)
     found = together(searches, selection(limit=4), {})
     assert (len(found.messages), found.go_on_ms) == (4, None)
 
 
 def test_a_queue_with_one_message_more_than_wanted_is_searched_no_further() -> None:
     found = searched([stored(number) for number in range(5)], limit=2)
-    assert (found.looked, len(found.found), found.over, found.cut_ms) == (3, 3, True, None)
+    assert (found.examined, len(found.found), found.over, found.cut_ms) == (3, 3, True, None)
 
 
 @attrs.define
@@ -177,21 +176,21 @@ async def test_a_period_is_read_past_a_message_of_the_future() -> None:
     await read_queue(admin, QUEUES[0], reading)
     for messages in (found.found, [message for _, message in reading.found]):
         assert [message.store_timestamp - NOW for message in messages] == list(range(50, 251))
-    assert found.looked < len(times) - 49 - 40  # nothing far behind the period was read
+    assert found.examined < len(times) - 49 - 40  # nothing far behind the period was read
 
 
 def test_a_search_that_is_cut_shows_no_message_behind_the_cut() -> None:
     """In the queue that was cut there may be older ones that were not seen."""
     searches = {
         QUEUES[0]: searched([stored(0, at=10), stored(1, at=50)]),
-        QUEUES[1]: searched([stored(2, at=20), stored(3, at=30), stored(4, at=60)], looked_max=2),
+        QUEUES[1]: searched([stored(2, at=20), stored(3, at=30), stored(4, at=60)], examined_max=2),
     }
     found = together(searches, selection(), {})
     assert [message.message_id for _, message in found.messages] == ["ID0", "ID2", "ID3"]
     assert (found.cut_ms, found.go_on_ms) == (NOW + 30, NOW + 30)
     large = QueueSearch(selection(), 1000, 300)
     large.take([stored(number) for number in range(5)])
-    assert (large.looked, large.cut_ms) == (2, NOW + 1)
+    assert (large.examined, large.cut_ms) == (2, NOW + 1)
 
 
 def test_a_broker_that_failed_in_one_queue_is_left_out() -> None:
@@ -248,12 +247,12 @@ def test_the_id_of_a_message_that_was_never_sent_back_is_its_own() -> None:
 
 
 def test_a_pace_spreads_messages_evenly_and_makes_up_for_nothing() -> None:
-    pace = SendPace(4)
-    assert [pace.delay(10.0) for _ in range(3)] == [0.0, 0.25, 0.5]
-    assert pace.delay(20.0) == 0.0
-    assert pace.delay(20.1) == pytest.approx(0.15)
-    assert (pace.seconds(5), pace.seconds(0)) == (1.0, 0.0)
-    free = SendPace(None)
+    rate = SendRate(4)
+    assert [rate.delay(10.0) for _ in range(3)] == [0.0, 0.25, 0.5]
+    assert rate.delay(20.0) == 0.0
+    assert rate.delay(20.1) == pytest.approx(0.15)
+    assert (rate.seconds(5), rate.seconds(0)) == (1.0, 0.0)
+    free = SendRate(None)
     assert (free.delay(1.0), free.seconds(1000)) == (0.0, 0.0)
 
 
@@ -290,7 +289,7 @@ def resending(sender: ScriptedSender, clock: SleepingClock, **changes: Any) -> R
     facts: dict[str, Any] = {
         "sender": cast("CopySender", sender),
         "topic_of": home_topic,
-        "pace": SendPace(2),
+        "rate": SendRate(2),
         "clock": lambda: clock.now,
         "sleep": clock.sleep,
         "ends_at": 60.0,
@@ -397,7 +396,9 @@ async def test_a_sharding_key_keeps_its_queue_and_others_take_turns() -> None:
 
 
 def test_what_a_search_that_was_cut_says() -> None:
-    cut = SelectedMessages(messages=[], looked=9, cut_ms=5, go_on_ms=5, failures={"b x": "silent"})
+    cut = SelectedMessages(
+        messages=[], examined=9, cut_ms=5, go_on_ms=5, failures={"b x": "silent"}
+    )
     assert search_notes(cut) == [
         (
             "the search ended after 9 messages, the limit of one call; go on with --from 5, or"
@@ -438,7 +439,7 @@ def test_what_was_not_sent_decides_the_exit_code_and_one_warning_says_where_to_g
     )
     found = SelectedMessages(
         messages=[("a", stored())] * (sent + failures + left),
-        looked=9,
+        examined=9,
         cut_ms=cut_ms,
         go_on_ms=go_on_ms,
         asked=1,
