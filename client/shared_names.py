@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         NoBrokerAnswered,
         TraceTopicMissing,
     )
-    from triomq.client.admin.missing import BrokerLeft
+    from triomq.client.admin.missing_brokers import BrokerLeft
     from triomq.client.admin.traces import MessageHistory
     from triomq.client.core.config import (
         ClientSettings,
@@ -254,7 +254,7 @@ __all__ = [
 
 _MODULES = {
     "triomq.client.admin.broker_address": "BrokerAddress",
-    "triomq.client.admin.missing": "BrokerLeft MissingBroker",
+    "triomq.client.admin.missing_brokers": "BrokerLeft MissingBroker",
     "triomq.client.admin.answers": "Answers",
     "triomq.client.admin.cleaning": "Cleaning",
     "triomq.client.admin.errors": (

@@ -96,7 +96,6 @@ PURE = (
         "namesrv/routes.py",
         "client/admin/cluster_files/difference.py",
         "client/admin/cluster_files/fields.py",
-        "client/admin/cluster_files/file_tree.py",
         "client/admin/cluster_files/items.py",
         "client/admin/cluster_files/reading.py",
         "client/proxy/broker_directory.py",

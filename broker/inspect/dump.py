@@ -99,7 +99,7 @@ class Dump:
             number += 1
             if size == FILLER_SIZE or log_offset < self.files.log_start:
                 continue
-            message = self._read(log_offset, size)
+            message = self._message_at(log_offset, size)
             place = f"message {queue_offset} of queue {cursor.queue_id} should be at {log_offset}"
             if isinstance(message, str):
                 self.complain(f"{place}, but the record cannot be read: {message}")
@@ -142,7 +142,7 @@ class Dump:
                 self.known = True
                 if place.queue_offset < wanted.start and not draft.sys_flag & INNER_BATCH:
                     continue
-                message = self._read(place.log_offset, place.size)
+                message = self._message_at(place.log_offset, place.size)
                 if isinstance(message, str):
                     self.complain(f"the message at {place.log_offset} cannot be read: {message}")
                 else:
@@ -152,7 +152,7 @@ class Dump:
                 "parts of the log are damaged and have been skipped; `mqstore verify` names them"
             )
 
-    def _read(self, log_offset: int, size: int) -> StoredMessage | str:
+    def _message_at(self, log_offset: int, size: int) -> StoredMessage | str:
         """Return the message, or the reason why it cannot be read."""
         segment = next(
             (found for run in self.files.runs if (found := run.find(log_offset)) is not None), None

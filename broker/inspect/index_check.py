@@ -287,7 +287,7 @@ class IndexCheck:
     def _load(self, file: OpenIndexFile) -> bool:
         """Read the next block of entries and check their chains; return False at the end."""
         count = min(BLOCK_ENTRIES + 1, file.file.next_entry - file.number)
-        rows = self._read(file, file.number, count) if count > 0 else []
+        rows = self._rows_of(file, file.number, count) if count > 0 else []
         # One more than the block has, to see whether its last entry is in order.
         offsets = [row[1] for row in rows]
         del rows[BLOCK_ENTRIES:]
@@ -317,7 +317,7 @@ class IndexCheck:
         self.progress(ENTRY.size * len(rows))
         return True
 
-    def _read(self, file: OpenIndexFile, number: int, count: int) -> list[Row]:
+    def _rows_of(self, file: OpenIndexFile, number: int, count: int) -> list[Row]:
         position = file.file.geometry.entries_position + ENTRY.size * number
         try:
             data = self.files.disk.read_path(file.file.path, ENTRY.size * count, position)

@@ -60,14 +60,14 @@ class LogCheck:
         for number, run in enumerate(self.files.runs):
             if number:
                 self.lost.append((self.files.runs[number - 1].end, run.first_offset))
-            yield from self._run(run, last=number == len(self.files.runs) - 1)
+            yield from self._batches_of(run, last=number == len(self.files.runs) - 1)
 
     def is_lost(self, offset: int) -> bool:
         """Return whether a log offset is in a damaged or missing part."""
         place = bisect_right(self.lost, (offset, 1 << 63)) - 1
         return place >= 0 and offset < self.lost[place][1]
 
-    def _run(self, segments: Segments, *, last: bool) -> Iterator[Batch]:
+    def _batches_of(self, segments: Segments, *, last: bool) -> Iterator[Batch]:
         position = segments.first_offset
         while position < segments.end:
             scan = LogScan(self.files.disk, segments, position, segments.end)

@@ -127,11 +127,15 @@ class QueueCursor:
         if at < 0 or at >= len(self._data):
             if not self.first <= number < self.capacity:
                 return None
-            self._data, self._data_start, at = self._read(number, self.block_entries), number, 0
+            self._data, self._data_start, at = (
+                self._entry_bytes(number, self.block_entries),
+                number,
+                0,
+            )
         log_offset, found_size, code, *_ = self.layout.unpack_from(self._data, at)
         return log_offset, found_size, code
 
-    def _read(self, number: int, count: int) -> bytes:
+    def _entry_bytes(self, number: int, count: int) -> bytes:
         """Return up to ``count`` entries of one file."""
         start = number * self.entry_bytes % self.file_size
         size = min(count * self.entry_bytes, self.file_size - start)
@@ -243,7 +247,7 @@ class QueueCursor:
         if 0 <= at < len(self._data):
             found = self.layout.unpack_from(self._data, at)
         elif number < self.capacity:  # reading ahead must not replace the block
-            found = self.layout.unpack(self._read(number, 1))
+            found = self.layout.unpack(self._entry_bytes(number, 1))
         else:
             return False
         return found[:2] == (log_offset, size)

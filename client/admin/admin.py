@@ -27,8 +27,8 @@ from triomq.client.admin.answers import Answers, read_body, read_header
 from triomq.client.admin.broker_address import BrokerAddress, registered
 from triomq.client.admin.cleaning import Cleaning
 from triomq.client.admin.errors import BrokerMissing, ClusterNotFound
-from triomq.client.admin.missing import BrokerLeft, MissingBroker
-from triomq.client.admin.missing_search import MissingSearch
+from triomq.client.admin.missing_broker_search import MissingSearch
+from triomq.client.admin.missing_brokers import BrokerLeft, MissingBroker
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.admin.traces import MessageHistory, message_history
 from triomq.client.core.errors import (

@@ -32,8 +32,8 @@ from triomq.client.admin.cluster_view import (
     group_rows,
     topic_rows,
 )
-from triomq.client.admin.missing import MissingBroker
-from triomq.client.admin.missing_search import KNOWN_SECONDS
+from triomq.client.admin.missing_broker_search import KNOWN_SECONDS
+from triomq.client.admin.missing_brokers import MissingBroker
 from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.client.core.failure_log import FailureLog
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable

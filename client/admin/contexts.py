@@ -16,7 +16,6 @@ import json
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import attrs
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.errors import ContextNotFound
 from triomq.client.core.errors import SettingsError
+from triomq.remoting.core.atomic_file import swap_file
 
 CONTEXT_VARIABLE = "TRIOMQ_CONTEXT"
 SERVER_VARIABLES = ("NAMESRV_ADDR", "ROCKETMQ_NAMESRV_DOMAIN")
@@ -148,15 +148,8 @@ def write_contexts(path: Path, file: ContextFile) -> None:
     }
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Files of mkstemp have the mode 0600 from the beginning.
-        number, temporary = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")
-        try:
-            with os.fdopen(number, "w") as stream:
-                stream.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        swap_file(path, text.encode(), private=True)
     except OSError as error:
         raise SettingsError(
             f"{path} cannot be written: {error.strerror or error}; correct the permissions of its"

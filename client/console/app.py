@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from triomq.client.console.core.guard import HEADERS, guarded
-from triomq.client.console.core.visit import Console
+from triomq.client.console.core.page_visit import Console
 from triomq.client.console.pages import PAGES
 
 KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

@@ -29,8 +29,8 @@ from triomq.client.console.app import make_app
 from triomq.client.console.core.audit import AuditLog
 from triomq.client.console.core.console_settings import ConsoleSettings
 from triomq.client.console.core.logins import ClusterLogin, FileLogin, PasswordCheck
+from triomq.client.console.core.page_visit import Console
 from triomq.client.console.core.rendering import make_templates
-from triomq.client.console.core.visit import Console
 from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.server.listen import open_listener

@@ -96,7 +96,7 @@ class Portal(Generic[T]):
             # A waiting caller may be cancelled; the start or stop that it waits for is not.
             outcome.set_running_or_notify_cancel()
         self._thread = threading.Thread(
-            target=self._run, name=f"triomq-{type(self._target).__name__}", daemon=True
+            target=self._run_loop, name=f"triomq-{type(self._target).__name__}", daemon=True
         )
         self._thread.start()
         return self._entered
@@ -231,7 +231,7 @@ class Portal(Generic[T]):
 
     # Inside
 
-    def _run(self) -> None:
+    def _run_loop(self) -> None:
         try:
             trio.run(self._main)
         except BaseException as error:  # handed to the caller that waits, which raises it once

@@ -119,7 +119,7 @@ class SqlOnceStore(ClosedByBlock, Generic[C]):
         """Claim a key in one atomic step, by one try. Raises: ``OnceStoreFailed``."""
         self._clean_sometimes()
         claim = _SqlClaim(self, scope, stored_key(key), uuid.uuid4().hex)
-        return self._run(lambda connection: self._insert_or_find(connection, claim) or claim)
+        return self._transact(lambda connection: self._insert_or_find(connection, claim) or claim)
 
     def begin(self, scope: str, key: str) -> Held[C] | Done | Busy:
         """Begin a transaction that marks the key, by one try. Raises: ``OnceStoreFailed``."""
@@ -137,7 +137,7 @@ class SqlOnceStore(ClosedByBlock, Generic[C]):
 
         begun: _OpenTransaction[C] | Done | Busy | None = None
         try:
-            begun = self._run(begin)
+            begun = self._transact(begin)
             return begun
         finally:
             if not isinstance(begun, _OpenTransaction):
@@ -210,7 +210,7 @@ class SqlOnceStore(ClosedByBlock, Generic[C]):
     def _remove_ended(self, connection: C) -> int:
         return connection.execute(self._clean).rowcount
 
-    def _run(self, operation: Callable[[C], R]) -> R | Busy:
+    def _transact(self, operation: Callable[[C], R]) -> R | Busy:
         """Call an operation in a transaction, which is committed unless it is the outcome.
 
         Connections that ended while they were idle (the server was started again) are replaced,
@@ -280,7 +280,7 @@ class SqlOnceStore(ClosedByBlock, Generic[C]):
         self._until_cleaning -= 1  # threads may race: it need not be exact
         if self._until_cleaning <= 0:
             self._until_cleaning = _CLAIMS_BETWEEN_CLEANINGS
-            self._run(self._remove_ended)
+            self._transact(self._remove_ended)
 
     def _finish_claim(self, claim: _SqlClaim) -> bool:
         return self._patiently(
@@ -294,7 +294,7 @@ class SqlOnceStore(ClosedByBlock, Generic[C]):
     def _patiently(self, operation: Callable[[C], R]) -> R:
         """Run an operation, again while another transaction is in the way, for the lease's time."""
         end = time.monotonic() + self.lease
-        while isinstance(outcome := self._run(operation), Busy):
+        while isinstance(outcome := self._transact(operation), Busy):
             if time.monotonic() > end:
                 raise OnceStoreFailed(
                     f"{self.name} was busy for the lease of {self.lease:g} s: a transaction holds"

@@ -54,8 +54,8 @@ class AccessCopy:
         reason = "no master is known"
         for address in self.masters():
             try:
-                users = await self._ask(address, RequestCode.AUTH_LIST_USER)
-                rules = await self._ask(address, RequestCode.AUTH_LIST_ACL)
+                users = await self._listing(address, RequestCode.AUTH_LIST_USER)
+                rules = await self._listing(address, RequestCode.AUTH_LIST_ACL)
                 found = copied_table(decode_array(User, users), decode_array(Acl, rules))
             except (RemotingError, TrioMQError) as error:
                 reason = f"{address}: {error}"
@@ -66,7 +66,7 @@ class AccessCopy:
         self.failures.failed("users and rules", reason)
         return False
 
-    async def _ask(self, address: str, code: int) -> bytes:
+    async def _listing(self, address: str, code: int) -> bytes:
         answer = await self.connector.invoke(address, request(code), timeout=CALL_SECONDS)
         if answer.code != ResponseCode.SUCCESS:
             raise RemoteProtocolError(

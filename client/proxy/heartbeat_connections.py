@@ -39,11 +39,11 @@ class HeartbeatConnections:
             async with self._opening:
                 connector = self._connectors.get(number)
                 if connector is None:
-                    connector = await self.nursery.start(self._run, number)
+                    connector = await self.nursery.start(self._run_connector, number)
                     self._connectors[number] = connector
         return await connector.invoke(address, command, timeout=timeout)
 
-    async def _run(self, number: int, *, task_status: trio.TaskStatus[Connector]) -> None:
+    async def _run_connector(self, number: int, *, task_status: trio.TaskStatus[Connector]) -> None:
         def lost(address: str, reason: str) -> None:
             self.lost(address, number)
 

@@ -77,13 +77,13 @@ class PassedRequests:
 
     async def running(self, address: str, command: Command) -> Command:
         """Ask a consumer what it does. Raises: Rejected."""
-        return await self._ask(command.header(ConsumerRunningHeader).consumer_group, command)
+        return await self._ask_member(command.header(ConsumerRunningHeader).consumer_group, command)
 
     async def consume_directly(self, address: str, command: Command) -> Command:
         """Let a consumer consume one message. Raises: Rejected."""
-        return await self._ask(command.header(ConsumeDirectlyHeader).consumer_group, command)
+        return await self._ask_member(command.header(ConsumeDirectlyHeader).consumer_group, command)
 
-    async def _ask(self, group: str, command: Command) -> Command:
+    async def _ask_member(self, group: str, command: Command) -> Command:
         client = self._reached(self.joined.consumers(group))
         if client is None:
             raise Rejected(

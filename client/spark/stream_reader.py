@@ -52,7 +52,7 @@ from triomq.client.spark.positions import (
 from triomq.client.spark.query_begin import begins_of_new_queues, first_unread, initial_offsets
 from triomq.client.spark.records import LastMessage
 from triomq.client.spark.shipped import Shipped
-from triomq.client.spark.silence import Silence
+from triomq.client.spark.silent_brokers import SilentBrokers
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         self._progress = LagOffsets(self._clock)
         self._warned: set[str] = set()
         self._dropped: set[Queue] = set()
-        self._silence = Silence(
+        self._silence = SilentBrokers(
             0.0
             if self._options.unavailable_broker_policy == "fail"
             else self._options.unavailable_broker_timeout_ms / 1000

@@ -67,7 +67,7 @@ class CheckAnswers:
     async def check(self, address: str, command: Command) -> None:
         """Take a broker's question; answer it if the outcome is known here. A ``PeerHandler``."""
         try:
-            header, record = _read(command)
+            header, record = _check_of(command)
         except ProtocolError as error:
             await trio.lowlevel.checkpoint()
             logger.warning("a check of a transaction by %s cannot be read: %s", address, error)
@@ -102,17 +102,17 @@ class CheckAnswers:
         """Ask the handler, with ``check_concurrency`` questions at a time."""
         async with trio.open_nursery() as nursery:
             for _ in range(self.settings.check_concurrency):
-                nursery.start_soon(self._work, name="transaction checks")
+                nursery.start_soon(self._answer_checks, name="transaction checks")
 
-    async def _work(self) -> None:
+    async def _answer_checks(self) -> None:
         async for question in self._taken:
             # Decided while the question waited: for example by a second check of the same half.
             outcome = self.outcomes.of(question.message.message_id)
             if outcome is None:
-                outcome = await self._ask(question.message)
+                outcome = await self._outcome_of(question.message)
             await self._answer(question, outcome)
 
-    async def _ask(self, message: CheckedMessage) -> TransactionOutcome:
+    async def _outcome_of(self, message: CheckedMessage) -> TransactionOutcome:
         """Return what the handler says; UNKNOWN if it fails."""
         assert self.handler is not None
         try:
@@ -167,7 +167,7 @@ class CheckAnswers:
             )
 
 
-def _read(command: Command) -> tuple[CheckTransactionHeader, StoredMessage]:
+def _check_of(command: Command) -> tuple[CheckTransactionHeader, StoredMessage]:
     header = command.header(CheckTransactionHeader)
     records = decode_records(command.body)
     if len(records) != 1:

@@ -2,7 +2,8 @@
 
 A save writes ``<file>.tmp``, syncs it, renames the present file to ``<file>.bak`` and the new file
 to ``<file>``, and syncs the directory. A crash between the two renames leaves the backup and the
-complete ``.tmp``; reading takes the file, otherwise the backup, as Java does.
+complete ``.tmp``; reading takes the file, otherwise the backup, as Java does. ``swap_file`` is for
+files of people and tools: it leaves no backup, which would keep what was deleted.
 
 Source: common/MixAll.java#string2File, common/ConfigManager.java.
 """
@@ -121,6 +122,28 @@ def replace_file(
         if kept is not None:
             os.close(kept)
     files.sync_directory(path.parent)
+
+
+def swap_file(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Replace a file durably, without a backup: readers see the old or the new content. Blocks.
+
+    ``private``: only the owner may read it, from the beginning.
+
+    Raises: OSError; the old content is still there.
+    """
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        fresh.unlink(missing_ok=True)  # of a process of that number that was killed
+        with open(os.open(fresh, flags, 0o600 if private else 0o644), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    SYSTEM.sync_directory(path.parent)
 
 
 def read_file(path: Path, decode: Callable[[bytes], T]) -> T | None:

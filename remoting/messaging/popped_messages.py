@@ -61,14 +61,14 @@ class PoppedMessage:
 
     async def acknowledge(self, link: BrokerLink) -> None:
         """Acknowledge it. Raises: Refused, RemotingError."""
-        await self._ask(link, ack_request(self.group, self.stored_topic, self.handle))
+        await self._request(link, ack_request(self.group, self.stored_topic, self.handle))
 
     async def change_time(self, link: BrokerLink, invisible_ms: int) -> PoppedMessage:
         """Hide it for another time from now; return it with its new handle.
 
         Raises: Refused, RemotingError.
         """
-        answer = await self._ask(
+        answer = await self._request(
             link, change_request(self.group, self.stored_topic, self.handle, invisible_ms)
         )
         header = answer.header(ChangeInvisibleTimeResponseHeader)
@@ -102,7 +102,7 @@ class PoppedMessage:
 
         Raises: Refused, RemotingError.
         """
-        await self._ask(
+        await self._request(
             link,
             dead_letter_request(
                 self.group, self.stored_topic, self.handle.broker_name, self.log_offset
@@ -110,7 +110,7 @@ class PoppedMessage:
         )
         await self.acknowledge(link)
 
-    async def _ask(self, link: BrokerLink, command: Command) -> Command:
+    async def _request(self, link: BrokerLink, command: Command) -> Command:
         """Return the answer of its broker. Raises: Refused, RemotingError."""
         answer = await link.invoke(self.handle.broker_name, command, CALL_SECONDS)
         if answer.code != ResponseCode.SUCCESS:

@@ -108,9 +108,9 @@ class GrpcMessaging:
         *scope*: ends it; a shielded one lets the calls of a stopping server end before.
         """
         with scope or trio.CancelScope():
-            await self._run(task_status)
+            await self._run_tasks(task_status)
 
-    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
+    async def _run_tasks(self, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:

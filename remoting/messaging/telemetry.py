@@ -89,9 +89,9 @@ class TelemetryStreams:
         client.commands = commands  # the newest stream is the one that the client reads
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, commands, answers, name="telemetry-write")
+                nursery.start_soon(self._write_answers, commands, answers, name="telemetry-write")
                 nursery.start_soon(self._end_when_draining, call, nursery.cancel_scope)
-                await self._read(requests, commands, call)
+                await self._read_commands(requests, commands, call)
                 nursery.cancel_scope.cancel()
         finally:
             client = self.clients.by_id.get(client.client_id, client)
@@ -103,7 +103,7 @@ class TelemetryStreams:
         await call.draining.wait()
         stream.cancel()
 
-    async def _write(
+    async def _write_answers(
         self,
         commands: WaitingCommands,
         answers: AnswerStream[TelemetryCommand],
@@ -111,7 +111,7 @@ class TelemetryStreams:
         while True:
             await answers.send(await commands.take())
 
-    async def _read(
+    async def _read_commands(
         self,
         requests: RequestStream[TelemetryCommand],
         commands: WaitingCommands,
@@ -235,7 +235,7 @@ class TelemetryStreams:
         header = command.header(ConsumerRunningHeader)
         jstack = None
         if header.jstack:
-            answer = await self._ask(
+            answer = await self._ask_client(
                 client,
                 lambda nonce: TelemetryCommand(
                     print_thread_stack_trace_command=PrintThreadStackTraceCommand(nonce=nonce)
@@ -260,7 +260,7 @@ class TelemetryStreams:
         message: StoredMessage
         (message,) = decode_records(bytes(command.body))
         begun = trio.current_time()
-        answer = await self._ask(
+        answer = await self._ask_client(
             client,
             lambda nonce: TelemetryCommand(
                 verify_message_command=VerifyMessageCommand(
@@ -278,7 +278,7 @@ class TelemetryStreams:
         )
         return response_to(command, body=result.encode())
 
-    async def _ask(self, client: KnownClient, make: Any) -> TelemetryCommand:
+    async def _ask_client(self, client: KnownClient, make: Any) -> TelemetryCommand:
         """Return the client's answer to a command. Raises: Rejected."""
         if len(client.waiting) >= UNANSWERED_MAX:
             raise Rejected(

@@ -39,9 +39,9 @@ from triomq.remoting.monitor.metrics import (
     page_pieces,
     with_left_out,
 )
+from triomq.remoting.monitor.monitor_connections import MonitorConnection, MonitorConnections
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.monitor.program_figures import open_file_figures, process_figures
-from triomq.remoting.monitor.seats import Seat, Seats
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.listen import open_listener, warn_if_open
 
@@ -49,9 +49,7 @@ _log = logging.getLogger(__name__)
 
 REQUEST_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 32
-"""Connections at once, fewer if the limit of open files is low; ``Seats`` decides about further
-connections.
-"""
+"""Connections at once, fewer if the limit of open files is low."""
 GZIP_LEVEL = 1
 """the quickest: 100,000 series shrink from 13 MB to 0.6 MB, for 15 % of the time that they take"""
 GZIP_WBITS = 31
@@ -107,10 +105,10 @@ class Monitor:
     export: Export = attrs.field(factory=lambda: Export(ExportSettings()), kw_only=True)
     scrape_seconds: float = attrs.field(default=0.0, init=False)
     """What the last page took, other tasks included."""
-    seats: Seats = attrs.field(init=False)
+    accepted: MonitorConnections = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.seats = Seats(min(CONNECTIONS_MAX, self.budget.probes.most))
+        self.accepted = MonitorConnections(min(CONNECTIONS_MAX, self.budget.probes.most))
 
     def serve(self, source: MonitorSource) -> None:
         """Report ready from now on."""
@@ -198,7 +196,7 @@ class Monitor:
         yield counter(
             "triomq_monitor_connections_closed_total",
             "Connections to this port that were closed to make room for others.",
-            self.seats.closed,
+            self.accepted.closed,
         )
         yield gauge(
             "triomq_scrape_duration_seconds",
@@ -216,24 +214,24 @@ class Monitor:
         """Serve one connection: read a request, answer it, close. Errors affect no other."""
         async with stream:
             with trio.move_on_after(REQUEST_SECONDS_MAX) as scope:
-                seat = Seat(scope.cancel)
-                if self.seats.take(seat):
+                connection = MonitorConnection(scope.cancel)
+                if self.accepted.admit(connection):
                     self.limit.warning(
                         _log,
                         "%d connections to the monitor port at once: one that has not asked makes"
                         " room",
-                        self.seats.count,
+                        self.accepted.count,
                     )
                 try:
-                    await self._talk(stream, seat)
+                    await self._talk(stream, connection)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     return  # the scraper has closed the connection
                 except Exception as error:
                     self.limit.log(_log, logging.ERROR, "a probe or a scrape failed", error=error)
                 finally:
-                    self.seats.leave(seat)
+                    self.accepted.release(connection)
 
-    async def _talk(self, stream: trio.SocketStream, seat: Seat) -> None:
+    async def _talk(self, stream: trio.SocketStream, connection: MonitorConnection) -> None:
         data = bytearray()
         try:
             while (request := read_request(data)) is None:
@@ -241,7 +239,7 @@ class Monitor:
                 if not chunk:
                     return
                 data += chunk
-            seat.asked = True
+            connection.asked = True
             answer = await self.answer(request)
             if self.audit is not None and request.path in GUARDED:
                 self._note(self.audit, request.path, _peer_of(stream), answer)

@@ -59,8 +59,8 @@ def examine(identity: Identity, now: datetime | None = None) -> list[Finding]:
     now = now or datetime.now(UTC)
     findings: list[Finding] = []
     subject = identity.subject
-    chain = _read(findings, subject, "certificate", identity.certificate_file, load_certificates)
-    key = _read(
+    chain = _loaded(findings, subject, "certificate", identity.certificate_file, load_certificates)
+    key = _loaded(
         findings,
         subject,
         "key",
@@ -68,7 +68,7 @@ def examine(identity: Identity, now: datetime | None = None) -> list[Finding]:
         lambda path: load_key(path, identity.key_password),
     )
     trusted = (
-        _read(findings, subject, "authorities", identity.trust_file, load_certificates)
+        _loaded(findings, subject, "authorities", identity.trust_file, load_certificates)
         if identity.trust_file is not None
         else None
     )
@@ -84,7 +84,7 @@ def examine(identity: Identity, now: datetime | None = None) -> list[Finding]:
 def examine_authorities(subject: str, path: Path, now: datetime | None = None) -> list[Finding]:
     """Examine a file of certificate authorities."""
     findings: list[Finding] = []
-    chain = _read(findings, subject, "authorities", path, load_certificates)
+    chain = _loaded(findings, subject, "authorities", path, load_certificates)
     if chain:
         findings += _dates(subject, chain, now or datetime.now(UTC))
     return findings
@@ -187,7 +187,7 @@ def covers(names: Sequence[str], host: str) -> bool:
     return str(address) in names
 
 
-def _read(
+def _loaded(
     findings: list[Finding], subject: str, check: str, path: Path, load: Callable[[Path], _T]
 ) -> _T | None:
     try:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 import attrs
 
+from triomq.remoting.core.atomic_file import swap_file
 from triomq.remoting.core.properties_file import format_properties
 from triomq.remoting.tls.authority import Pair, issue, load_authority, make_authority
 
@@ -41,11 +41,11 @@ def initialise(
     server = issue(authority, hosts[0], hosts, days, server=True)
     client = issue(authority, "client", (), days, server=False)
     for name, pair in (("server", server), ("client", client)):
-        _write(folder / f"{name}-key.pem", pair.key_pem(password), secret=True)
-        _write(folder / f"{name}.pem", pair.certificate_pem())
+        swap_file(folder / f"{name}-key.pem", pair.key_pem(password), private=True)
+        swap_file(folder / f"{name}.pem", pair.certificate_pem())
     config = folder / "tls.properties"
-    _write(
-        config, _properties(folder, password, mutual=mutual).encode(), secret=password is not None
+    swap_file(
+        config, _properties(folder, password, mutual=mutual).encode(), private=password is not None
     )
     return Development(
         config=config, valid_until=server.certificate.not_valid_after_utc, new_authority=not known
@@ -57,20 +57,9 @@ def _authority(folder: Path) -> tuple[Pair, bool]:
     if certificate.exists() or key.exists():
         return load_authority(certificate, key), True
     made = make_authority("TrioMQ development authority", AUTHORITY_DAYS)
-    _write(key, made.key_pem(), secret=True)
-    _write(certificate, made.certificate_pem())
+    swap_file(key, made.key_pem(), private=True)
+    swap_file(certificate, made.certificate_pem())
     return made, False
-
-
-def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
-    """Replace a file in one step: a server that reloads it never reads half a file."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
-    with open(
-        os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644), "wb"
-    ) as file:
-        file.write(data)
-    fresh.replace(path)
 
 
 def _properties(folder: Path, password: str | None, *, mutual: bool) -> str:

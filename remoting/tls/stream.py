@@ -72,7 +72,7 @@ class TlsStream:
         """Encrypt bytes; return them with the bytes that the session itself must send."""
         if data:
             if self.ready:
-                self._write(data)
+                self._encrypt(data)
             else:
                 self._early.append(data)
         return self._outgoing.read()
@@ -105,10 +105,10 @@ class TlsStream:
         self.ready = True
         early, self._early = self._early, []
         for data in early:
-            self._write(data)
+            self._encrypt(data)
         return True
 
-    def _write(self, data: bytes) -> None:
+    def _encrypt(self, data: bytes) -> None:
         view = memoryview(data)
         try:
             while view:

@@ -18,8 +18,8 @@ import httpx
 from triomq.client.console.app import make_app
 from triomq.client.console.core import users
 from triomq.client.console.core.console_settings import ConsoleSettings
+from triomq.client.console.core.page_visit import Console
 from triomq.client.console.core.users import ConsoleUser, UserRole, write_users
-from triomq.client.console.core.visit import Console
 from triomq.client.console.run import open_console
 
 PASSWORD = "correct horse battery"

@@ -13,7 +13,7 @@ from triomq.client.admin.admin import DEFAULT_QUEUES
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.cleaning import Cleaning
-from triomq.client.admin.missing import MissingBroker
+from triomq.client.admin.missing_brokers import MissingBroker
 from triomq.client.admin.traces import MessageHistory
 from triomq.client.core.portal import in_loop
 from triomq.remoting.protocol.bodies.cluster import ClusterTable

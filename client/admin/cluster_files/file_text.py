@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from triomq.client.admin.cluster_files.file_tree import FileTree, KeyPath
-from triomq.client.admin.cluster_files.items import FILE_BYTES_MAX
+from triomq.client.admin.cluster_files.items import FILE_BYTES_MAX, FileTree, KeyPath
 from triomq.client.core.errors import SettingsError
 
 JSON_SUFFIX = ".json"

@@ -1,4 +1,4 @@
-"""The items of a cluster file, and what each is at one broker. Pure."""
+"""A cluster file: the tree of its keys, its items, and what each item is at one broker. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 import attrs
 
+from triomq.client.core.errors import SettingsError
+
+KeyPath = tuple[str, ...]
+"""keys from the root of the file to a value"""
 ItemSettings = Mapping[str, Any]
 """name of a field → value; None: the field is not there"""
 FORMAT = 1
@@ -16,6 +20,26 @@ FILE_BYTES_MAX = 8 * 1024 * 1024
 """8 MiB: 10,000 topics take 1.2 MB, and YAML of this size is read within ten seconds"""
 ITEMS_MAX = 100_000
 """items of a file, each offset of a queue counted as one"""
+
+
+@attrs.frozen
+class FileTree:
+    """The maps, lists and values of a file."""
+
+    root: Any
+    lines: Mapping[KeyPath, int]
+    """keys from the root to a key → its line, from 1; of JSON files none are known"""
+    name: str
+    """of the file, for errors"""
+
+    def wrong(self, path: KeyPath, what: str) -> SettingsError:
+        """Return an error that names the file, the line if it is known, and the path."""
+        line = next(
+            (self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines),
+            None,
+        )
+        where = f"{self.name} line {line}" if line is not None else self.name
+        return SettingsError(f"{where}: {'.'.join(path)}{' ' if path else ''}{what}")
 
 
 class ItemKind(enum.Enum):

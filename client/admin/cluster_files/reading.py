@@ -23,14 +23,15 @@ from triomq.client.admin.cluster_files.fields import (
     resource_complaint,
     whole_number,
 )
-from triomq.client.admin.cluster_files.file_tree import FileTree, KeyPath
 from triomq.client.admin.cluster_files.items import (
     FORMAT,
     ITEMS_MAX,
     ClusterDocument,
     ClusterItem,
+    FileTree,
     ItemKind,
     ItemSettings,
+    KeyPath,
 )
 
 SPECIAL = "brokers"

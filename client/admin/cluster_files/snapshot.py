@@ -20,7 +20,7 @@ from triomq.client.admin.cluster_files.items import (
 )
 from triomq.client.admin.documents import group_document, topic_document
 from triomq.client.admin.errors import MasterMissing
-from triomq.client.admin.missing import with_missing
+from triomq.client.admin.missing_brokers import with_missing
 from triomq.client.core.errors import BrokerError, RequestNotSupported
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig

@@ -20,7 +20,7 @@ from triomq.client.admin.arguments import Values
 from triomq.client.admin.broker_address import BrokerAddress
 from triomq.client.admin.doctor.endpoint_checks import endpoints
 from triomq.client.admin.draining import stored_drain
-from triomq.client.admin.missing import DISPLACED, UNREGISTERED, MissingBroker
+from triomq.client.admin.missing_brokers import DISPLACED, UNREGISTERED, MissingBroker
 from triomq.client.admin.times import request_seconds, seconds_text
 from triomq.client.core.errors import NoNameServer, TrioMQError
 from triomq.client.core.servers import namesrv_addresses

@@ -91,10 +91,10 @@ class Resending:
                 break
             if delay > 0:
                 await self.sleep(delay)
-            in_row = 0 if await self._one(message, outcome) else in_row + 1
+            in_row = 0 if await self._send_copy(message, outcome) else in_row + 1
         return outcome
 
-    async def _one(self, message: StoredMessage, outcome: ResendOutcome) -> bool:
+    async def _send_copy(self, message: StoredMessage, outcome: ResendOutcome) -> bool:
         topic = self.topic_of(message)
         if topic is None:
             outcome.failed.append((message, NO_ORIGIN))

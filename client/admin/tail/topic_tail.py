@@ -107,7 +107,7 @@ class TopicTail:
                 if not begun:
                     await self._begin(positions, bounds, at_end=first_try)
                     begun = True
-                more = await self._read(broker, positions, bounds)
+                more = await self._pull_new(broker, positions, bounds)
                 self._answers(broker)
             except FilterRefused:
                 raise
@@ -144,7 +144,7 @@ class TopicTail:
             except BrokerError as error:
                 raise FilterRefused(self.sql, str(error)) from error
 
-    async def _read(self, broker: str, positions: TailPositions, bounds: Bounds) -> bool:
+    async def _pull_new(self, broker: str, positions: TailPositions, bounds: Bounds) -> bool:
         """Pull once from each queue with new messages; return whether there are more."""
         more = False
         for queue, start, stop in positions.pending(bounds):

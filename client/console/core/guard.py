@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from triomq.client.console.core.catalogue import preferred_language
 from triomq.client.console.core.forms import FormFields, FormInvalid, fields_of, read_form
-from triomq.client.console.core.visit import Console, Page, PageVisit
+from triomq.client.console.core.page_visit import Console, Page, PageVisit
 from triomq.client.core.errors import TrioMQError
 from triomq.remoting.core.printable import printable
 from triomq.remoting.core.settings import ConfigError

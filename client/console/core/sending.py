@@ -11,7 +11,7 @@ from triomq.client.core.config import ClientSettings, ProducerSettings
 from triomq.client.sdk.producer import Producer
 
 if TYPE_CHECKING:
-    from triomq.client.console.core.visit import Console
+    from triomq.client.console.core.page_visit import Console
     from triomq.client.sending.receipt import SendReceipt
     from triomq.remoting.protocol.record import StoredMessage
 

@@ -22,7 +22,7 @@ from triomq.remoting.core.settings import ConfigError
 def run_user_command(parsed: argparse.Namespace) -> ExitCode:
     """Change or list the users file; return the exit code of the process."""
     try:
-        lines = _run(parsed)
+        lines = _edit_users(parsed)
     except (ConfigError, ValueError, OSError) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return ExitCode.CONFIGURATION
@@ -30,7 +30,7 @@ def run_user_command(parsed: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-def _run(parsed: argparse.Namespace) -> list[str]:
+def _edit_users(parsed: argparse.Namespace) -> list[str]:
     path = parsed.users_file
     users = read_users(path) if path.exists() else {}
     if parsed.action == "list":

@@ -6,7 +6,6 @@ import base64
 import enum
 import hashlib
 import hmac
-import os
 import re
 import secrets
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import attrs
 
+from triomq.remoting.core.atomic_file import swap_file
 from triomq.remoting.core.settings import ConfigError
 
 SCRYPT_N, SCRYPT_R, SCRYPT_P = 1 << 15, 8, 1
@@ -128,10 +128,4 @@ def write_users(path: Path, users: Mapping[str, ConsoleUser]) -> None:
         f"{user.name}:{user.role.word}:{user.password_hash}\n"
         for user in sorted(users.values(), key=lambda user: user.name)
     )
-    temporary = path.with_name(path.name + ".new")
-    opened = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(opened, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    swap_file(path, text.encode(), private=True)

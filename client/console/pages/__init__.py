@@ -1,6 +1,6 @@
 """All addresses of the console; each module of this package has the pages of one subject."""
 
-from triomq.client.console.core.visit import Page
+from triomq.client.console.core.page_visit import Page
 from triomq.client.console.pages import (
     account,
     brokers,
@@ -8,7 +8,6 @@ from triomq.client.console.pages import (
     dead_letters,
     groups,
     messages,
-    overview,
     policies,
     producers,
     topics,
@@ -16,7 +15,6 @@ from triomq.client.console.pages import (
 
 PAGES: tuple[Page, ...] = (
     *account.PAGES,
-    *overview.PAGES,
     *brokers.PAGES,
     *topics.PAGES,
     *groups.PAGES,

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from triomq.client.console.core.catalogue import LANGUAGES
 from triomq.client.console.core.guard import SESSION_COOKIE, set_cookie
-from triomq.client.console.core.visit import Page, PageVisit
+from triomq.client.console.core.page_visit import Page, PageVisit
 
 THEMES = ("auto", "light", "dark")
 USER_CHARACTERS_MAX = 64

@@ -1,4 +1,4 @@
-"""Brokers: the list, and the counters of one."""
+"""The first page, how the cluster is; the list of brokers, and the counters of one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,27 @@ import trio
 from starlette.responses import Response
 
 from triomq.client.console.core.forms import FormInvalid
-from triomq.client.console.core.visit import Page, PageVisit
+from triomq.client.console.core.page_visit import Page, PageVisit
+
+MOST = 10
+
+
+async def overview(visit: PageVisit) -> Response:
+    await trio.lowlevel.checkpoint()
+    view = visit.console.poller.view
+    samples = list(visit.console.poller.samples)
+    behind = sorted(
+        (group for group in view.groups.values() if group.lag),
+        key=lambda group: group.lag or 0,
+        reverse=True,
+    )
+    return visit.page(
+        "overview.html",
+        behind=behind[:MOST],
+        put=[sample.put for sample in samples],
+        get=[sample.get for sample in samples],
+        since=samples[0].at if samples else None,
+    )
 
 
 async def brokers(visit: PageVisit) -> Response:
@@ -29,4 +49,8 @@ async def broker(visit: PageVisit) -> Response:
     return visit.page("broker.html", broker=row, counters=counters, search=search)
 
 
-PAGES = (Page("GET", "/brokers", brokers), Page("GET", "/broker", broker))
+PAGES = (
+    Page("GET", "/", overview),
+    Page("GET", "/brokers", brokers),
+    Page("GET", "/broker", broker),
+)

@@ -9,9 +9,9 @@ from starlette.responses import Response
 from triomq.client.admin.answers import Answers, all_of, problem_lines
 from triomq.client.admin.server_settings import read_settings
 from triomq.client.console.core.forms import FormFields, FormInvalid
+from triomq.client.console.core.page_visit import Page, PageVisit, ask_all
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.users import UserRole
-from triomq.client.console.core.visit import Page, PageVisit, ask_all
 from triomq.remoting.core.properties_file import format_properties
 from triomq.remoting.protocol.codes import RequestCode
 

@@ -14,10 +14,10 @@ from triomq.client.admin.resend.message_copy import origin_topic
 from triomq.client.admin.times import now_ms
 from triomq.client.console.core import reading
 from triomq.client.console.core.forms import FormFields, FormInvalid
+from triomq.client.console.core.page_visit import Page, PageVisit
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.sending import send_again
 from triomq.client.console.core.users import UserRole
-from triomq.client.console.core.visit import Page, PageVisit
 from triomq.client.core.errors import RouteNotFound, TrioMQError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message_document import message_document

@@ -14,9 +14,9 @@ from triomq.client.admin.documents import running_document
 from triomq.client.admin.group_resets import END_OF_QUEUE, reset
 from triomq.client.admin.times import now_ms
 from triomq.client.console.core.forms import FormFields, FormInvalid
+from triomq.client.console.core.page_visit import Page, PageVisit, ask_all
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.users import UserRole
-from triomq.client.console.core.visit import Page, PageVisit, ask_all
 from triomq.client.core.errors import GroupOffline, TrioMQError
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset
 from triomq.remoting.protocol.bodies.route import MessageQueue

@@ -15,9 +15,9 @@ from triomq.client.admin.times import now_ms
 from triomq.client.console.core import reading
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.message_text import FORMS, ShownBody, show_body
+from triomq.client.console.core.page_visit import Page, PageVisit
 from triomq.client.console.core.sending import send_again
 from triomq.client.console.core.users import UserRole
-from triomq.client.console.core.visit import Page, PageVisit
 from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage

@@ -7,8 +7,8 @@ from starlette.responses import Response
 from triomq.client.admin.accounts import listed
 from triomq.client.admin.answers import Answers, problem_lines
 from triomq.client.console.core.forms import FormInvalid
+from triomq.client.console.core.page_visit import Page, PageVisit, ask_all
 from triomq.client.console.core.users import UserRole
-from triomq.client.console.core.visit import Page, PageVisit, ask_all
 from triomq.client.core.errors import BrokerError
 from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry, User
 from triomq.remoting.protocol.codes import RequestCode

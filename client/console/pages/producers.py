@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from triomq.client.admin.answers import problem_lines, read_body
+from triomq.client.console.core.page_visit import Page, PageVisit
 from triomq.client.console.core.paging import page_of
-from triomq.client.console.core.visit import Page, PageVisit
 from triomq.remoting.protocol.bodies.groups import ProducerTable
 from triomq.remoting.protocol.codes import RequestCode, version_name
 

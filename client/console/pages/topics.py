@@ -11,11 +11,11 @@ from triomq.client.admin.answers import Answers, all_of, problem_lines
 from triomq.client.admin.cluster_view import MESSAGE_TYPE
 from triomq.client.admin.messages import TOOLS_GROUP
 from triomq.client.console.core.forms import FormInvalid
+from triomq.client.console.core.page_visit import Page, PageVisit
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.reading import wait_readable
 from triomq.client.console.core.sending import send_new
 from triomq.client.console.core.users import UserRole
-from triomq.client.console.core.visit import Page, PageVisit
 from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.names import topic_complaint

@@ -11,7 +11,7 @@ import trio
 from triomq.client.admin.errors import NotWritable
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.bench.bench_report import ProgressLines, load_progress
-from triomq.client.mqadmin.bench.ending import load_phase
+from triomq.client.mqadmin.bench.early_end import load_phase
 from triomq.client.mqadmin.bench.load_plan import LoadPlan
 from triomq.client.mqadmin.bench.load_run import LoadCounts, run_load
 from triomq.client.sdk.producer import Producer

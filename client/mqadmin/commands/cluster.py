@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.cluster_view import first_number
-from triomq.client.admin.missing import MissingBroker, with_missing
+from triomq.client.admin.missing_brokers import MissingBroker, with_missing
 from triomq.client.admin.times import now_ms
 from triomq.client.mqadmin.core.command import (
     BROKERS,

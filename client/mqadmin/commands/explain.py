@@ -21,8 +21,8 @@ from triomq.client.admin.known_groups import unknown_group
 from triomq.client.admin.times import now_ms, seconds_text
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.command import AdminCommand, Result, Table, table_of
+from triomq.client.mqadmin.core.message_text import TRACE_SHAPE, trace_document
 from triomq.client.mqadmin.core.output import tell_progress
-from triomq.client.mqadmin.core.trace_text import TRACE_SHAPE, trace_document
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
 from triomq.remoting.protocol.codes import RequestCode

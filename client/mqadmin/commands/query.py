@@ -25,8 +25,14 @@ from triomq.client.mqadmin.core.command import (
     answered,
     table_of,
 )
-from triomq.client.mqadmin.core.message_text import charset, in_charset, message_lines
-from triomq.client.mqadmin.core.trace_text import TRACE_SHAPE, status, trace_document
+from triomq.client.mqadmin.core.message_text import (
+    TRACE_SHAPE,
+    charset,
+    in_charset,
+    message_lines,
+    status,
+    trace_document,
+)
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader

@@ -1,4 +1,4 @@
-"""Messages as a table, or as labelled lines of text; a body in a character set."""
+"""Messages as a table or as labelled lines, a body in a character set; a trace as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import base64
 import codecs
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.documents import body_text
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.mqadmin.core.command import Table, table_of
+
+if TYPE_CHECKING:
+    from triomq.client.trace.trace_events import TraceEvent
 
 LABELS: Mapping[str, str] = {
     "offsetMsgId": "OffsetID",
@@ -81,3 +84,45 @@ def in_charset(document: dict[str, Any], name: str) -> dict[str, Any]:
         else base64.b64decode(document["bodyBase64"])
     )
     return {**document, "body": body.decode(name, "replace"), "bodyBase64": None}
+
+
+TRACE_SHAPE = (
+    '{"type": "Pub"|"Sub"|"EndTransaction"|"Recall", "msgId", "topic", "group", "clientHost",'
+    ' "timestamp", "costTime", "status", "tags", "keys": [], "storeHost", "offsetMsgId",'
+    ' "bodyLength", "msgType", "retryTimes", "outcome", "transactionId", "transactionState",'
+    ' "fromCheck", "regionId"}'
+)
+"""the shape of ``trace_document``"""
+
+
+def trace_document(event: TraceEvent) -> dict[str, Any]:
+    """Return an event as JSON."""
+    return {
+        "type": event.kind,
+        "msgId": event.message_id,
+        "topic": event.topic,
+        "group": event.group,
+        "clientHost": event.client_host or None,
+        "timestamp": event.timestamp or None,
+        "costTime": event.cost_ms,
+        "status": status(event),
+        "tags": event.tag,
+        "keys": list(event.keys),
+        "storeHost": event.store_host,
+        "offsetMsgId": event.offset_message_id,
+        "bodyLength": event.body_bytes,
+        "msgType": None if event.message_kind is None else event.message_kind.name,
+        "retryTimes": event.retry_times,
+        "outcome": None if event.outcome is None else event.outcome.name,
+        "transactionId": event.transaction_id,
+        "transactionState": event.state,
+        "fromCheck": event.from_check,
+        "regionId": event.region,
+    }
+
+
+def status(event: TraceEvent) -> str | None:
+    """Return Java's word for the result; None if the records do not say it."""
+    if event.kind == "EndTransaction":
+        return event.state
+    return None if event.success is None else "success" if event.success else "failed"

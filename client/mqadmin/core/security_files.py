@@ -36,7 +36,7 @@ def make_security(values: Values) -> Result:
         folder.mkdir(parents=True, exist_ok=True)
         initialise(tls.parent, hosts)
         for what, (_, text) in texts.items():
-            _write(paths[what], text)
+            _write_file(paths[what], text)
     except ConfigError as error:
         raise SettingsError(str(error)) from None
     except (OSError, ValueError) as error:
@@ -85,7 +85,7 @@ def _texts(tls: Path) -> dict[str, tuple[str, str]]:
     }
 
 
-def _write(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str) -> None:
     """Write a new file that only its owner may read."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:

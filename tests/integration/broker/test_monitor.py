@@ -232,15 +232,15 @@ async def test_probes_are_answered_while_the_service_starts_and_stops() -> None:
             assert (await get(port, "/ready"))[2] == "not ready: draining\n"
 
 
-async def test_a_probe_that_was_answered_gives_its_seat_back() -> None:
+async def test_a_probe_that_was_answered_gives_its_place_back() -> None:
     port = free_port()
     async with monitoring(MonitorSettings(port=port), "mqbroker") as monitor:
         for _ in range(CONNECTIONS_MAX + 2):
             assert (await get(port, "/live"))[0] == 200
-        assert monitor.seats.closed == 0, "no connection was closed to make room"
+        assert monitor.accepted.closed == 0, "no connection was closed to make room"
 
 
-async def test_a_low_limit_of_open_files_leaves_fewer_seats(
+async def test_a_low_limit_of_open_files_leaves_fewer_connections(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     port = free_port()
@@ -248,7 +248,7 @@ async def test_a_low_limit_of_open_files_leaves_fewer_seats(
     async with monitoring(MonitorSettings(port=port), "mqbroker", budget) as monitor:
         half = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
         page = (await get(port, "/metrics"))[2]
-        assert monitor.seats.closed == 1
+        assert monitor.accepted.closed == 1
         assert value(page, "triomq_connection_places", port="probes") == 2
         for stream in half:
             await stream.aclose()
@@ -257,7 +257,7 @@ async def test_a_low_limit_of_open_files_leaves_fewer_seats(
     ]
 
 
-async def test_a_scrape_under_way_keeps_its_seat(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scrape_under_way_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     go_on = trio.Event()
     answer = Monitor.answer
@@ -283,13 +283,13 @@ async def test_a_scrape_under_way_keeps_its_seat(monkeypatch: pytest.MonkeyPatch
 
         nursery.start_soon(scrape)
         with trio.fail_after(10):
-            while not any(seat.asked for seat in monitor.seats._taken):
+            while not any(one.asked for one in monitor.accepted._open):
                 await trio.sleep(0.005)
         for count in (1, 2, 3):
             half = await trio.open_tcp_stream("127.0.0.1", port)
             await half.send_all(b"GET")
             assert (await get(port, "/live"))[0] == 200
-            assert monitor.seats.closed == count, "the half request made room"
+            assert monitor.accepted.closed == count, "the half request made room"
             await half.aclose()
         go_on.set()
     assert pages == [200]
@@ -332,7 +332,7 @@ async def test_the_page_tells_what_the_limit_of_open_files_refused(
 
 
 async def test_a_thousand_half_requests_keep_no_probe_out() -> None:
-    """Each new connection takes the seat of the oldest one that has not asked; scrapes under way go
+    """Each new connection takes the place of the oldest that has not asked; scrapes under way go
     on.
     """
     port = free_port()
@@ -343,7 +343,7 @@ async def test_a_thousand_half_requests_keep_no_probe_out() -> None:
             await half[-1].send_all(b"GET /live HTTP/1.1\r\nHost: a")
             if number % 100 == 99:
                 assert (await get(port, "/live"))[::2] == (200, "live\n")
-        assert monitor.seats.closed >= 1000 - CONNECTIONS_MAX
+        assert monitor.accepted.closed >= 1000 - CONNECTIONS_MAX
         assert (
             value((await get(port, "/metrics"))[2], "triomq_monitor_connections_closed_total")
             >= 1000 - CONNECTIONS_MAX
@@ -351,7 +351,7 @@ async def test_a_thousand_half_requests_keep_no_probe_out() -> None:
         assert await half[0].receive_some() == b"", "the oldest half request was not closed"
         await half[-1].send_all(b"\r\n\r\n")
         assert (await half[-1].receive_some()).startswith(b"HTTP/1.1 200 "), (
-            "the youngest half request lost its seat"
+            "the youngest half request lost its place"
         )
         for stream in half:
             await trio.aclose_forcefully(stream)

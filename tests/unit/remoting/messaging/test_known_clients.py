@@ -205,5 +205,5 @@ async def test_a_settings_command_of_an_older_stream_does_not_return_a_client_th
         client = service.clients.by_id["c"]
         late: Any = PeerCall(STRANGER)
         with pytest.raises(CallFailed, match="another address"):
-            await service.telemetry._read(late, late, late)
+            await service.telemetry._read_commands(late, late, late)
         assert client.peer == OWNER

@@ -1,6 +1,6 @@
 """Decide which connection of the monitor port makes room for a new connection. Pure.
 
-A probe sends its request at once. When all seats are taken, the oldest connection without a
+A probe sends its request at once. When all places are taken, the oldest connection without a
 complete request is closed, or the oldest of all if every request is complete: a peer that sends
 nothing or reads nothing cannot keep a probe out.
 """
@@ -13,7 +13,7 @@ import attrs
 
 
 @attrs.define(eq=False)
-class Seat:
+class MonitorConnection:
     """One connection; ``close`` ends it, in a later turn of its task."""
 
     close: Callable[[], None]
@@ -22,25 +22,26 @@ class Seat:
 
 
 @attrs.define(eq=False)
-class Seats:
+class MonitorConnections:
     """At most ``count`` connections at once."""
 
     count: int
     closed: int = attrs.field(default=0, init=False)
     """connections that made room for others"""
-    _taken: dict[Seat, None] = attrs.field(factory=dict, init=False)  # in order of arrival
+    _open: dict[MonitorConnection, None] = attrs.field(factory=dict, init=False)
+    """in order of arrival"""
 
-    def take(self, seat: Seat) -> bool:
-        """Assign a seat to this connection; return whether another connection lost its seat."""
-        full = len(self._taken) >= self.count
+    def admit(self, connection: MonitorConnection) -> bool:
+        """Count a new connection; return whether another one was closed to make room."""
+        full = len(self._open) >= self.count
         if full:
-            loser = min(self._taken, key=lambda one: one.asked)  # of equals, the first
-            del self._taken[loser]
+            loser = min(self._open, key=lambda one: one.asked)  # of equals, the first
+            del self._open[loser]
             self.closed += 1
             loser.close()
-        self._taken[seat] = None
+        self._open[connection] = None
         return full
 
-    def leave(self, seat: Seat) -> None:
-        """Release the seat, unless another connection has it. Checkpoint: never."""
-        self._taken.pop(seat, None)
+    def release(self, connection: MonitorConnection) -> None:
+        """Free the place of a connection, unless it was taken from it. Checkpoint: never."""
+        self._open.pop(connection, None)

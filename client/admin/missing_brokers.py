@@ -1,6 +1,6 @@
 """Brokers that were registered and are not any more, and the failures that stand for them. Pure.
 
-``missing_search.py`` asks the name servers for them.
+``missing_broker_search.py`` asks the name servers for them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import trio
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.errors import BrokerMissing
-from triomq.client.admin.missing import DISPLACED, MissingBroker, with_missing
+from triomq.client.admin.missing_brokers import DISPLACED, MissingBroker, with_missing
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.core.errors import TrioMQError
 from triomq.remoting.client.name_servers import FIRST_SECONDS
@@ -55,7 +55,7 @@ class MissingSearch:
         """
         async with self._lock:
             if trio.current_time() >= self._asked_at + KNOWN_SECONDS:
-                self._found = await self._ask()
+                self._found = await self._ask_name_servers()
                 self._asked_at = trio.current_time()
         if self._found is None:
             return None
@@ -89,7 +89,7 @@ class MissingSearch:
             KvConfigHeader(MISSING_BROKERS_NAMESPACE, name),
         )
 
-    async def _ask(self) -> list[MissingBroker] | None:
+    async def _ask_name_servers(self) -> list[MissingBroker] | None:
         answers = await self._all(
             RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespaceHeader(MISSING_BROKERS_NAMESPACE)
         )
