@@ -9,7 +9,6 @@ store/metrics/DefaultStoreMetricsConstant.java.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import attrs
 import trio
@@ -98,7 +97,7 @@ class BrokerSource:
             return f"it serves nothing: {parted}"
         return None
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, object]:
         """Return what this broker is, and the bounds of its log."""
         store = self.store
         return {
@@ -118,10 +117,10 @@ class BrokerSource:
             **self._replication_status(),
         }
 
-    def _replication_status(self) -> Mapping[str, Any]:
+    def _replication_status(self) -> Mapping[str, object]:
         slave, master = self.role.slave, self.role.master
         if slave is not None:
-            status: dict[str, Any] = {
+            status: dict[str, object] = {
                 "master": slave.master.ha,
                 "following": slave.following,
                 "parted": slave.parted.reason,

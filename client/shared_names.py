@@ -8,7 +8,7 @@ do not load the rest.
 import importlib
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from triomq.client.admin.answers import Answers
@@ -316,7 +316,7 @@ HOMES = dict.fromkeys(__all__, "triomq.client.core.errors")
 HOMES |= {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
-def load(package: str, homes: Mapping[str, str], name: str) -> Any:
+def load(package: str, homes: Mapping[str, str], name: str) -> object:
     """Return a public name of a package, and keep it there.
 
     Raises: AttributeError.
@@ -329,5 +329,5 @@ def load(package: str, homes: Mapping[str, str], name: str) -> Any:
     return value
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     return load(__name__, HOMES, name)

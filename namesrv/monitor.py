@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -43,7 +43,7 @@ class NamesrvSource:
         """Return None: an empty table must be ready too; otherwise no broker could fill it."""
         return None
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, object]:
         """Return the cluster as registered at this name server."""
         table = self.routes.cluster_table()
         return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
 
 import attrs
 
@@ -27,7 +26,7 @@ class RoutedQueues:
     """topic -> (standard JSON?, order configuration) -> body of the answer; dropped when the topic
     changes
     """
-    mappings: dict[str, dict[str, Any]] = attrs.field(factory=dict, init=False)
+    mappings: dict[str, dict[str, object]] = attrs.field(factory=dict, init=False)
     """static topics: topic -> broker name -> mapping"""
 
     changes: int = attrs.field(default=0, init=False)
@@ -73,7 +72,7 @@ class RoutedQueues:
             queues[data.broker_name] = data
             self._forget(topic)
 
-    def set_mapping(self, topic: str, broker_name: str, mapping: Any) -> None:
+    def set_mapping(self, topic: str, broker_name: str, mapping: object) -> None:
         """Store the mapping of a static topic.
 
         A mapping without its topic is dropped: no client could read it, and no deletion remove it.

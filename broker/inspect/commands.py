@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from triomq.broker.inspect.dump import Dump, Wanted, message_text, record_document
 from triomq.broker.inspect.layout import NotAStore, Sizes, StoreFiles
@@ -131,7 +131,7 @@ def run_dump(directory: Path, sizes: Sizes, wanted: Wanted, count: int, *, as_js
     return EXIT_DAMAGE if warnings else EXIT_CLEAN
 
 
-def json_text(document: dict[str, Any]) -> str:
+def json_text(document: dict[str, object]) -> str:
     return printable_json(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
 
 

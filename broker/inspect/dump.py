@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import attrs
 
@@ -166,7 +165,7 @@ class Dump:
         return read_record(data, 0, len(data))
 
 
-def record_document(message: StoredMessage) -> dict[str, Any]:
+def record_document(message: StoredMessage) -> dict[str, object]:
     """Return the JSON form of a message, with the fields that only its record has."""
     return {
         **message_document(message),

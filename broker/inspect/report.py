@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -63,7 +62,7 @@ class Report:
         """Return the number of findings of a level, kept or only counted."""
         return sum(count for place, count in self._counts.items() if place[0] is level)
 
-    def documents(self) -> list[dict[str, Any]]:
+    def documents(self) -> list[dict[str, object]]:
         """Return the kept findings in their JSON form."""
         return [
             {

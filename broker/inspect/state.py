@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -164,7 +163,7 @@ def check_config(root: Path, report: Report) -> Container[str] | None:
     return set(map(str, found)) if isinstance(found, dict) else None
 
 
-def _table(path: Path, report: Report | None) -> Any:
+def _table(path: Path, report: Report | None) -> object:
     """Return the decoded content, None if there is none."""
     try:
         content = path.read_bytes()

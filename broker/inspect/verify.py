@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -35,7 +34,7 @@ class Verdict:
     def clean(self) -> bool:
         return not self.report.damaged
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return the JSON form. Keys are added, never renamed."""
         last = self.log.last
         return {

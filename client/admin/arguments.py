@@ -95,10 +95,10 @@ class Option:
     without dashes an argument, which needs no option before it
     """
     meaning: str
-    kind: Callable[[str], Any] = filled
+    kind: Callable[[str], object] = filled
     """parser of the value, which raises ValueError with the reason; unused by a flag"""
     required: bool = attrs.field(default=False, kw_only=True)
-    default: Any = attrs.field(default=None, kw_only=True)
+    default: object = attrs.field(default=None, kw_only=True)
 
     @property
     def is_argument(self) -> bool:
@@ -137,7 +137,7 @@ class Values:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
 
-    def replaced(self, **values: Any) -> Values:
+    def replaced(self, **values: object) -> Values:
         """Return the same options with other values for some."""
         return Values({**self._values, **values})
 
@@ -191,7 +191,7 @@ def parse(
 
     Raises: UsageError.
     """
-    found: dict[str, Any] = {option.name: option.default for option in options}
+    found: dict[str, object] = {option.name: option.default for option in options}
     given: set[str] = set()
     rest = list(arguments)
     bare = False
@@ -256,7 +256,7 @@ def _next(option: Option, rest: list[str]) -> str:
     return rest.pop(0)
 
 
-def _convert(option: Option, text: str) -> Any:
+def _convert(option: Option, text: str) -> object:
     try:
         return option.kind(text)
     except ValueError as error:

@@ -78,7 +78,7 @@ class Change:
     """False: the present values cannot be asked for, and ``after`` is the request itself"""
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         return {
             "server": self.server,
             "request": self.request,
@@ -129,7 +129,7 @@ def _change(
     )
 
 
-def _without_secrets(values: Object, before: Object | None = None) -> dict[str, Any]:
+def _without_secrets(values: Object, before: Object | None = None) -> dict[str, object]:
     """Hide secrets; one that changes stays different from the one before."""
     return {
         key: value
@@ -142,7 +142,7 @@ def _without_secrets(values: Object, before: Object | None = None) -> dict[str, 
 
 
 def _as_sent(held: UnsentRequest) -> Change:
-    fields: dict[str, Any] = dict(request(held.code, held.header).ext or {})
+    fields: dict[str, object] = dict(request(held.code, held.header).ext or {})
     if held.body:
         try:
             body = json.loads(held.body)
@@ -246,7 +246,7 @@ async def _deleted_group(admin: Admin, held: UnsentRequest) -> list[Change]:
 
 async def _offsets(
     admin: Admin, address: str, group: str, topic: str | None
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return a group's offsets at a broker by the names of the queues; None for no such group."""
     header = ConsumeStatsHeader(group, topic)
     try:
@@ -338,7 +338,7 @@ async def _kv(admin: Admin, held: UnsentRequest) -> list[Change]:
 
 async def _present(
     admin: Admin, held: UnsentRequest, code: RequestCode, header: object
-) -> dict[str, Any] | None:
+) -> dict[str, object] | None:
     """Return what a broker has of a user; None if it refuses: it does not know the user."""
     try:
         answer = await admin.ask(held.address, code, header)
@@ -346,7 +346,7 @@ async def _present(
         raise
     except BrokerError:
         return None
-    return cast("dict[str, Any] | None", json.loads(bytes(answer.body) or b"null"))
+    return cast("dict[str, object] | None", json.loads(bytes(answer.body) or b"null"))
 
 
 async def _user(admin: Admin, held: UnsentRequest) -> list[Change]:
@@ -369,11 +369,11 @@ async def _acl(admin: Admin, held: UnsentRequest) -> list[Change]:
     return [_change(held, f"rules of {subject}", before, after)]
 
 
-def _plain(kind: type[User | Acl], body: bytes) -> dict[str, Any]:
-    return cast("dict[str, Any]", json.loads(kind.decode(body).encode()))
+def _plain(kind: type[User | Acl], body: bytes) -> dict[str, object]:
+    return cast("dict[str, object]", json.loads(kind.decode(body).encode()))
 
 
-def _rules(acl: Object | None) -> dict[str, Any] | None:
+def _rules(acl: Object | None) -> dict[str, object] | None:
     """Return resource → its rule."""
     if acl is None:
         return None

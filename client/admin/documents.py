@@ -45,7 +45,7 @@ MESSAGE_KEYS = (
 """the shape of ``broker_message_document``, without brackets"""
 
 
-def group_document(config: SubscriptionGroupConfig) -> dict[str, Any]:
+def group_document(config: SubscriptionGroupConfig) -> dict[str, object]:
     """Return the settings of a group that have options, with RocketMQ's names."""
     document = {
         "groupName": config.group_name,
@@ -54,7 +54,7 @@ def group_document(config: SubscriptionGroupConfig) -> dict[str, Any]:
     return {**document, "groupRetryPolicy": json.loads(config.retry_policy.encode())}
 
 
-def topic_document(config: TopicConfig) -> dict[str, Any]:
+def topic_document(config: TopicConfig) -> dict[str, object]:
     """Return a topic's settings with RocketMQ's names."""
     return {
         "topicName": config.topic_name,
@@ -75,7 +75,7 @@ def settings_line(settings: Mapping[str, object]) -> str:
     )
 
 
-def broker_message_document(message: StoredMessage, broker_name: str) -> dict[str, Any]:
+def broker_message_document(message: StoredMessage, broker_name: str) -> dict[str, object]:
     """Return a message of a broker as ``--json`` prints it."""
     document = message_document(message)
     return {"topic": document["topic"], "brokerName": broker_name, **document}

@@ -92,7 +92,7 @@ def check_timeout(value: object) -> float | None:
     return None if seconds is None else max(seconds, 0.0)
 
 
-def _seconds(value: Any) -> float | None:
+def _seconds(value: object) -> float | None:
     """Return a number as a ``float``, or NaN if the value is not a number."""
     if value is None:
         return None
@@ -209,7 +209,7 @@ def _promises_awaitable(function: Callable[..., object]) -> bool:
     return any(word in returns for word in ("Awaitable", "Coroutine", "Future", "Task"))
 
 
-def awaiting(handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awaitable[object]]:
+def awaiting(handler: Callable[[Any], Awaitable[object]]) -> Callable[[object], Awaitable[object]]:
     """Return the handler in a form that can be awaited.
 
     An ``async def`` function is returned unchanged. Other callables are wrapped: the wrapper raises
@@ -230,7 +230,7 @@ def awaiting(handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Awa
     if is_async(handler):
         return handler
 
-    async def call(what: Any) -> object:
+    async def call(what: object) -> object:
         outcome = handler(what)
         if not inspect.isawaitable(outcome):
             raise _not_async(handler, f", it returned {shown(outcome)}")

@@ -7,7 +7,7 @@ Source of the code numbers: remoting/…/protocol/ResponseCode.java.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from triomq.remoting.protocol.codes import ResponseCode
 
@@ -52,7 +52,7 @@ class BrokerError(TrioMQError):
     fixes: ClassVar[dict[str, str]] = {}
     """Word in the request's name or in the remark → another way out than ``fix``."""
 
-    def __init_subclass__(cls, *, code: int | None = None, **kwargs: Any) -> None:
+    def __init_subclass__(cls, *, code: int | None = None, **kwargs: object) -> None:
         """Register the class for the refusals with ``code``."""
         super().__init_subclass__(**kwargs)
         if code is not None:

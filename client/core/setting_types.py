@@ -17,7 +17,7 @@ import attrs
 from triomq.client.core.arguments import shown
 from triomq.client.core.errors import SettingsError
 
-_Check = Callable[[Any, "attrs.Attribute[Any]", Any], object]
+_Check = Callable[[object, "attrs.Attribute[object]", object], object]
 _NAMES = {
     int: "a whole number",
     float: "a number",
@@ -28,17 +28,17 @@ _NAMES = {
 }
 
 
-def typed(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+def typed(cls: type, fields: list[attrs.Attribute[object]]) -> list[attrs.Attribute[object]]:
     """Put a type check before each field's converter and validator; a ``field_transformer``."""
     wanted = typing.get_type_hints(cls)
     return [_typed(field, wanted[field.name]) for field in fields]
 
 
-def _typed(field: attrs.Attribute[Any], wanted: Any) -> attrs.Attribute[Any]:
+def _typed(field: attrs.Attribute[object], wanted: object) -> attrs.Attribute[object]:
     kinds = _kinds(wanted)
     inner: _Check | None = field.validator
 
-    def check(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    def check(instance: object, attribute: attrs.Attribute[object], value: object) -> None:
         if not _is_one_of(value, kinds):
             raise SettingsError(f"{attribute.name} must be {_described(kinds)}, not {shown(value)}")
         if inner is not None:
@@ -49,16 +49,16 @@ def _typed(field: attrs.Attribute[Any], wanted: Any) -> attrs.Attribute[Any]:
         validator=check,
         converter=None
         if converter is None
-        else _named(field.name, kinds, cast("Callable[[Any], Any]", converter)),
+        else _named(field.name, kinds, cast("Callable[[object], object]", converter)),
     )
 
 
 def _named(
-    name: str, kinds: tuple[type, ...], converter: Callable[[Any], Any]
-) -> Callable[[Any], Any]:
+    name: str, kinds: tuple[type, ...], converter: Callable[[object], object]
+) -> Callable[[object], object]:
     """Return the converter with a ``TypeError`` replaced by an error that names the field."""
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> object:
         try:
             return converter(value)
         except TypeError:
@@ -77,7 +77,7 @@ def _kinds(wanted: Any) -> tuple[type, ...]:
     return (origin or wanted,)
 
 
-def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
+def _is_one_of(value: object, kinds: tuple[type, ...]) -> bool:
     if isinstance(value, bool):
         return bool in kinds
     if isinstance(value, int) and float in kinds:

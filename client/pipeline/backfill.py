@@ -77,7 +77,7 @@ class Backfill:
         """
         return json.dumps(self.start())
 
-    def start(self) -> dict[str, Any]:
+    def start(self) -> dict[str, object]:
         """Return ``starting_offsets`` as a table, for ``start`` of a source."""
         ends: Offsets = {}
         for step in self.steps:

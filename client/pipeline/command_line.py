@@ -62,7 +62,7 @@ def flag(name: str, meaning: str) -> PipelineOption:
 
 
 def value(
-    name: str, placeholder: str, meaning: str, kind: Callable[[str], Any] = str, **more: Any
+    name: str, placeholder: str, meaning: str, kind: Callable[[str], object] = str, **more: object
 ) -> PipelineOption:
     return PipelineOption(name, meaning, {"metavar": placeholder, "type": kind, **more})
 

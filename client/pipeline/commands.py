@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Answer:
     """What a command prints, and its exit code."""
 
-    document: Mapping[str, Any]
+    document: Mapping[str, object]
     lines: Sequence[str]
     code: int = EXIT_OK
 

@@ -65,7 +65,7 @@ class SeenValue:
     fields: dict[str, SeenValue] = attrs.field(factory=dict)
     items: SeenValue | None = None
 
-    def add(self, value: Any, depth: int = 0) -> None:
+    def add(self, value: object, depth: int = 0) -> None:
         """Take a value of a body. Raises: ReadRefused for too many levels."""
         if depth > DEPTH_MAX:
             raise ReadRefused(
@@ -192,7 +192,7 @@ def infer_bodies(bodies: Iterable[bytes]) -> InferredSchema:
     return InferredSchema(schema=schema, messages=total, bad=bad, fields=report)
 
 
-def refused_constant(name: str) -> Any:
+def refused_constant(name: str) -> object:
     """Refuse NaN and infinities, which JSON does not have. Raises: ValueError."""
     raise ValueError(f"{name} is not JSON")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import attrs
 import trio
@@ -43,7 +42,7 @@ class ProxySource:
         """Return why clients should not be sent here, None if they may be."""
         return self.cluster.calls.unreached
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, object]:
         """Return what this proxy knows."""
         registrations = self.cluster.registrations
         return {

@@ -84,7 +84,7 @@ class ClientFigures:
                 return f"{type(client).__name__} of group {client.group} {reason}"
         return None
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, object]:
         return {"clients": [repr(client) for client in self.clients]}
 
     def figures(self) -> Iterator[Family]:

@@ -7,7 +7,6 @@ messaging-spans and rocketmq; www.w3.org/TR/trace-context.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from triomq.client.core.config import ClientSettings
 from triomq.remoting.core.errors import RemoteProtocolError
@@ -46,13 +45,13 @@ _TIMED = (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS)
 _TRACEPARENT = "traceparent\x01"
 
 
-def tracer_of(settings: ClientSettings) -> Any:
+def tracer_of(settings: ClientSettings) -> object:
     """Return the tracer of this package, or None without a tracer provider."""
     provider = settings.tracer_provider
     return None if provider is None else provider.get_tracer("triomq")
 
 
-def operation(name: str, kind: str, topic: str) -> dict[str, Any]:
+def operation(name: str, kind: str, topic: str) -> dict[str, object]:
     """Return what every span has; ``kind``: create, send, receive, process or settle."""
     return {
         "messaging.system": SYSTEM,
@@ -62,9 +61,9 @@ def operation(name: str, kind: str, topic: str) -> dict[str, Any]:
     }
 
 
-def of_properties(properties: Mapping[str, str]) -> dict[str, Any]:
+def of_properties(properties: Mapping[str, str]) -> dict[str, object]:
     """Return what a message's properties tell about it."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if tag := properties.get(TAGS):
         found[MESSAGE_TAG] = tag
     if keys := properties.get(KEYS):

@@ -80,7 +80,7 @@ class HandlingSpans:
     def after_settle(self, context: SettleContext) -> None:
         _end(context.attributes.pop(_SPAN), context.error)
 
-    def _operation(self, name: str, kind: str, topic: str, group: str) -> dict[str, Any]:
+    def _operation(self, name: str, kind: str, topic: str, group: str) -> dict[str, object]:
         given = names.operation(name, kind, topic)
         given[names.CONSUMER_GROUP] = group
         given[names.CONSUMPTION_MODEL] = "broadcasting" if self.broadcast else "clustering"
@@ -100,7 +100,7 @@ def _is_current() -> bool:
     return bool(get_current_span().get_span_context().is_valid)
 
 
-def _of_message(message: Any) -> dict[str, Any]:
+def _of_message(message: Any) -> dict[str, object]:
     queue = message.queue
     return {
         names.MESSAGE_ID: message.message_id,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import attrs
 from opentelemetry.context import Context
@@ -104,14 +103,16 @@ class SendSpans:
             outgoing.body = encode_batch(made)
         return links
 
-    def _operation(self, name: str, kind: str, topic: str) -> dict[str, Any]:
+    def _operation(self, name: str, kind: str, topic: str) -> dict[str, object]:
         given = names.operation(name, kind, topic)
         given[names.CLIENT_ID] = self.client_id
         if self.namespace is not None:
             given[names.NAMESPACE] = self.namespace
         return given
 
-    def _message(self, message_id: str, body: bytes, properties: dict[str, str]) -> dict[str, Any]:
+    def _message(
+        self, message_id: str, body: bytes, properties: dict[str, str]
+    ) -> dict[str, object]:
         return {
             names.MESSAGE_ID: message_id,
             names.BODY_SIZE: len(body),

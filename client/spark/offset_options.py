@@ -31,7 +31,7 @@ SHAPE = '{"topicA":{"broker-a":{"0":23,"*":-2}}}'
 class OffsetOption:
     """Offsets by topic, broker and queue number, with ``*`` at any level."""
 
-    tree: dict[str, Any]
+    tree: dict[str, object]
 
     def of(self, queue: Queue) -> int | None:
         """Return an offset, EARLIEST or LATEST for ``queue``; None if it has no entry."""
@@ -129,7 +129,7 @@ def parse_times(value: str) -> OffsetOption:
     return OffsetOption(checked_tree(value, f"{rule} (epoch, ms)", least=0))
 
 
-def checked_tree(value: str, rule: str, *, least: int) -> dict[str, Any]:
+def checked_tree(value: str, rule: str, *, least: int) -> dict[str, object]:
     try:
         tree = json.loads(value)
     except json.JSONDecodeError as error:
@@ -140,7 +140,7 @@ def checked_tree(value: str, rule: str, *, least: int) -> dict[str, Any]:
     return tree
 
 
-def check_level(tree: dict[str, Any], depth: int, rule: str, least: int) -> None:
+def check_level(tree: dict[str, object], depth: int, rule: str, least: int) -> None:
     """Check that numbers are at the third level, or under a ``*``.
 
     Raises: ValueError with the rule.

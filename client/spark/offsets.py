@@ -94,9 +94,9 @@ class Position:
             stored={queue: time for queue, time in self.stored.items() if is_read(queue)},
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the object for Spark's offset log; equal positions give equal text."""
-        document: dict[str, Any] = {"v": VERSION}
+        document: dict[str, object] = {"v": VERSION}
         if self.began_ms is not None:
             document["began"] = self.began_ms
         document["q"] = nested(self.next)
@@ -109,7 +109,7 @@ class Position:
         return document
 
 
-def read_position(document: Any) -> Position:
+def read_position(document: object) -> Position:
     """Read the result of ``Position.to_json``, of this version or version 1.
 
     Raises: OffsetError for another version or another shape.

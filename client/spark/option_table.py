@@ -27,9 +27,9 @@ class Option:
     """One option: its names, its parser, and its default as users would write it."""
 
     name: str
-    parse: Callable[[str], Any]
+    parse: Callable[[str], object]
     default: str | None = None
-    absent: Any = attrs.field(default=None, kw_only=True)
+    absent: object = attrs.field(default=None, kw_only=True)
     """the value of an option that is not given and has no default"""
     aliases: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     stream: bool = attrs.field(default=True, kw_only=True)
@@ -41,7 +41,9 @@ class Option:
         return attrs.field(metadata={"option": self})
 
 
-def option(name: str, parse: Callable[[str], Any], default: str | None = None, **more: Any) -> Any:
+def option(
+    name: str, parse: Callable[[str], object], default: str | None = None, **more: Any
+) -> Any:
     """Declare an option as a field of a class; the text below the field is its meaning."""
     return Option(name, parse, default, **more).field()
 
@@ -175,12 +177,12 @@ def take_access(values: dict[str, Any]) -> Access:
     return access
 
 
-def default_of(option: Option, *, streaming: bool) -> Any:
+def default_of(option: Option, *, streaming: bool) -> object:
     default = option.batch_default if not streaming and option.batch_default else option.default
     return option.absent if default is None else parsed(option, default)
 
 
-def parsed(option: Option, raw: str) -> Any:
+def parsed(option: Option, raw: str) -> object:
     """Return the value of one option.
 
     Raises: OptionError.

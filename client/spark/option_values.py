@@ -7,7 +7,6 @@ of the option.
 import json
 import re
 from collections.abc import Callable
-from typing import Any
 
 from triomq.client.spark.offsets import Queue
 from triomq.remoting.core.address import parse_address_list
@@ -103,7 +102,7 @@ def topic_names(value: str) -> tuple[str, ...]:
     return names
 
 
-def check_topic(name: Any) -> None:
+def check_topic(name: object) -> None:
     if not isinstance(name, str) or not TOPIC_PATTERN.fullmatch(name):
         raise ValueError(f"{name!r} is not a topic name (letters, digits, and any of % | _ -)")
 

@@ -208,7 +208,7 @@ def parse_options(
     return SourceOptions(**values, access=access)
 
 
-def join_times(values: dict[str, Any]) -> None:
+def join_times(values: dict[str, object]) -> None:
     """Let the one time of ``startingTimestamp`` (``endingTimestamp``) win over those of queues."""
     for which in ("starting", "ending"):
         values[f"{which}_times"] = values[f"{which}_time"] or values[f"{which}_times"]

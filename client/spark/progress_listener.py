@@ -120,7 +120,7 @@ class ProgressListener(StreamingQueryListener):
             logger.warning("the numbers of queries cannot be written: %s", error)
 
 
-def position_of(offset: Any) -> Position | None:
+def position_of(offset: object) -> Position | None:
     """Return an offset of a progress event; None if it is not one of ours."""
     try:
         return read_position(json.loads(offset) if isinstance(offset, str) else offset)

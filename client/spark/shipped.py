@@ -13,7 +13,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 
-def class_of(module: str, name: str) -> Any:
+def class_of(module: str, name: str) -> object:
     """Return a class in a process of Spark. Raises: ImportError with cause and fix."""
     import importlib  # the function travels without its module
     import pathlib  # as above

@@ -8,7 +8,6 @@ method ends the query, so failed requests are retried here as far as the options
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -87,7 +86,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
 
     def _reset_state(self) -> None:
         self._cluster_or_none: DriverClient | None = None
-        self._initial: dict[str, Any] | None = None
+        self._initial: dict[str, object] | None = None
         self._bounds: dict[Queue, Bounds] = {}
         self._asked_at = float("-inf")
         self._available_now = False
@@ -100,10 +99,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
             if self._options.unavailable_broker_policy == "fail"
             else self._options.unavailable_broker_timeout_ms / 1000
         )
-        self._planned: dict[str, Any] | None = None
+        self._planned: dict[str, object] | None = None
         self._planned_at = self._clock()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Return what a task needs: no sockets, and none of the driver's state."""
         return {
             "_options": self._options,
@@ -113,7 +112,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
             "_wall_ms": self._wall_ms,
         }
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._reset_state()
 
@@ -123,7 +122,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
             self._cluster_or_none = self._make_cluster(self._options)
         return self._cluster_or_none
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """Return the begin of a new query.
 
         Spark asks twice and uses the second answer, so both are the same.
@@ -153,7 +152,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         self._available_now = True
         self._target = None
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         """Return the end of the next micro-batch; ``start`` if there are no new messages.
 
         Raises: DataLoss, Unreachable, SourceError.
@@ -251,7 +250,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
             limit.max_rows, messages_in(bytes_max, backlog, self._cluster.mean_bytes(sampled))
         )
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
         """Return the ends of all queues, which Spark shows in the query's progress."""
         return (
             Position(next={queue: found.end for queue, found in self._bounds.items()}).to_json()
@@ -259,7 +258,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
             else None
         )
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(
+        self, start: dict[str, object], end: dict[str, object]
+    ) -> Sequence[InputPartition]:
         """Return the tasks of the batch (start, end); the same arguments give the same tasks.
 
         Raises: DataLoss, OffsetError, Unreachable.
@@ -308,7 +309,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
             options.unavailable_broker_timeout_ms if may_skip else None,
         )
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: dict[str, object]) -> None:
         """Note that a batch is done.
 
         Spark calls this one batch late, and never for the last batch, so ``latestOffset`` does the

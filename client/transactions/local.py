@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import attrs
 import trio
@@ -24,7 +23,7 @@ from triomq.remoting.protocol.message import Message
 
 logger = logging.getLogger(__name__)
 
-LocalWork = Callable[[Message, Any], TransactionOutcome | Awaitable[TransactionOutcome]]
+LocalWork = Callable[[Message, object], TransactionOutcome | Awaitable[TransactionOutcome]]
 """Does the local work of ``send_in_transaction`` and returns how it ended (Java:
 ``executeLocalTransaction``). It gets the message and the argument.
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from triomq.client.core.portal import Portal
 from triomq.client.sending.receipt import SendReceipt
 from triomq.client.transactions.outcomes import TransactionOutcome
@@ -15,7 +13,7 @@ class PortalTransaction:
 
     __slots__ = ("_portal", "_transaction")
 
-    def __init__(self, transaction: Transaction, portal: Portal[Any]) -> None:
+    def __init__(self, transaction: Transaction, portal: Portal[object]) -> None:
         self._transaction = transaction
         self._portal = portal
 

@@ -175,7 +175,7 @@ class Connector:
         *,
         timeout: float = 3.0,
         deadline: float | None = None,
-    ) -> Coroutine[Any, Any, Command]:
+    ) -> Coroutine[object, object, Command]:
         """Send a request and wait for its answer, whatever its code.
 
         *timeout*: seconds, connecting included, from now unless there is a *deadline*.

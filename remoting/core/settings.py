@@ -77,7 +77,7 @@ class Setting:
             return f"use {self.low} or more"
         return f"use {self.low or 0} to {self.high}"
 
-    def admit(self, value: Any) -> Any:
+    def admit(self, value: Any) -> object:
         """Check a number; move it into its range or up to a multiple of its step where Java does.
 
         Raises: ValueError.
@@ -172,11 +172,11 @@ def choice(values: type[enum.Enum]) -> Kind[Any]:
     return Kind(" | ".join(by_text), read, lambda member: str(member.value))
 
 
-def setting(java: str, kind: Kind[_Value], default: Any, meaning: str, **details: Any) -> Any:
+def setting(java: str, kind: Kind[_Value], default: object, meaning: str, **details: Any) -> Any:
     """Declare one field; ``details`` as in ``Setting``."""
     described = Setting(java=java, kind=kind, meaning=meaning, **details)
 
-    def admit(value: Any) -> Any:
+    def admit(value: Any) -> object:
         try:
             return described.admit(value)
         except ValueError as error:
@@ -200,23 +200,31 @@ def group(cls: type[_Value]) -> _Value:
 
 
 def number(
-    java: str, default: Any, meaning: str, *, low: int = 1, high: int = INT_MAX, **details: Any
+    java: str,
+    default: object,
+    meaning: str,
+    *,
+    low: int = 1,
+    high: int = INT_MAX,
+    **details: object,
 ) -> Any:
     """Declare a whole number; ``details`` as in ``setting``."""
     return setting(java, INTEGER, default, meaning, low=low, high=high, **details)
 
 
-def flag(java: str, default: bool, meaning: str, **details: Any) -> Any:
+def flag(java: str, default: bool, meaning: str, **details: object) -> Any:
     """Declare a field that is true or false; ``details`` as in ``setting``."""
     return setting(java, BOOLEAN, default, meaning, **details)
 
 
-def optional_text(java: str, meaning: str, *, default: str = "", **details: Any) -> Any:
+def optional_text(java: str, meaning: str, *, default: str = "", **details: object) -> Any:
     """Declare a text that may be empty; ``details`` as in ``setting``."""
     return setting(java, OPTIONAL_TEXT, default, meaning, **details)
 
 
-def settings_of(cls: type[Any]) -> Iterator[tuple[tuple[str, ...], attrs.Attribute[Any], Setting]]:
+def settings_of(
+    cls: type[Any],
+) -> Iterator[tuple[tuple[str, ...], attrs.Attribute[object], Setting]]:
     """Yield (path of field names, attribute, setting) of a class and its groups, in order."""
     for attribute in attrs.fields(cls):
         if "group" in attribute.metadata:
@@ -236,7 +244,7 @@ def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Load
     Raises: ConfigError for the first invalid entry.
     """
     fields = {described.java: (path, described) for path, _, described in settings_of(cls)}
-    values: dict[tuple[str, ...], Any] = {}
+    values: dict[tuple[str, ...], object] = {}
     origins: dict[str, str] = {}
     ignored: list[tuple[KeyRow, str]] = []
     shown: dict[str, None] = {}
@@ -267,7 +275,7 @@ def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Load
     return Loaded(_build(cls, values, ()), (*known.warnings(ignored), *warnings), origins)
 
 
-def read_value(described: Setting, text: str, place: str) -> Any:
+def read_value(described: Setting, text: str, place: str) -> object:
     """Turn the text of one entry into its value. Raises: ConfigError with place, cause and fix."""
     written = text.strip()
     try:
@@ -279,7 +287,7 @@ def read_value(described: Setting, text: str, place: str) -> Any:
         raise ConfigError(place, f"{described.java}={value}: {reason}", wanted) from None
 
 
-def render(config: Any, *, secrets: bool = False) -> dict[str, str]:
+def render(config: object, *, secrets: bool = False) -> dict[str, str]:
     """Return the effective values by Java name, in declared order, as texts for ``load``.
 
     Secret values are included only with ``secrets``.
@@ -296,9 +304,9 @@ def render(config: Any, *, secrets: bool = False) -> dict[str, str]:
 
 
 def _build(
-    cls: type[_Config], values: Mapping[tuple[str, ...], Any], prefix: tuple[str, ...]
+    cls: type[_Config], values: Mapping[tuple[str, ...], object], prefix: tuple[str, ...]
 ) -> _Config:
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, object] = {}
     for attribute in attrs.fields(cls):  # type: ignore[arg-type]
         path = (*prefix, attribute.name)
         if "group" in attribute.metadata:
@@ -308,7 +316,7 @@ def _build(
     return cls(**arguments)
 
 
-def _nearest_fix(key: str, fields: Mapping[str, Any], known: KeyTable) -> str:
+def _nearest_fix(key: str, fields: Mapping[str, object], known: KeyTable) -> str:
     nearest = known.nearest(key, fields)
     page = f"docs/configuration/{known.program}.md"
     if nearest is None:

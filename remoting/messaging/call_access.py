@@ -82,7 +82,7 @@ class CallAccess:
     notes: DecisionNotes
     clock: Callable[[], float] = lambda: time.time()
 
-    def require(self, name: str, request: Any, call: CallContext) -> None:
+    def require(self, name: str, request: object, call: CallContext) -> None:
         """Refuse a call that its sender may not make. Raises: Refused."""
         notes, control, user = self.notes, self.notes.control, None
         fields = call_credentials(call.metadata)

@@ -189,7 +189,7 @@ class TelemetryStreams:
 
     def take_request(
         self, client: KnownClient, command: Command
-    ) -> Coroutine[Any, Any, Command] | None:
+    ) -> Coroutine[object, object, Command] | None:
         """Pass a broker's request to a client; return what waits for an answer that it needs."""
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
             self._check_transaction(client, command)

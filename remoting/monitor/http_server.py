@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 import trio
@@ -75,7 +75,7 @@ class MonitorSource(Protocol):
     def not_ready(self) -> str | None:
         """Return why clients should not use this server now; None if they may."""
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, object]:
         """Return facts for people, as JSON."""
 
     def figures(self) -> Iterator[Family]:
@@ -150,7 +150,7 @@ class Monitor:
     def _may_read(self, request: HttpRequest) -> bool:
         return not self.token or hmac.compare_digest(request.token, self.token.encode())
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self) -> dict[str, object]:
         reason = self.not_ready()
         facts = dict(self.source.status()) if self.source is not None else {}
         return {

@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z")
 # Python reads integers up to this length with any settings; a longer one becomes an infinite
 # float.
 _DIGITS_MAX = sys.int_info.str_digits_check_threshold
-_LITERALS: dict[str, Any] = {"true": True, "false": False, "null": None, "NaN": None}
+_LITERALS: dict[str, object] = {"true": True, "false": False, "null": None, "NaN": None}
 _SURROGATES = re.compile("[\ud800-\udfff]+")
 
 _decode_strictly = msgspec.json.Decoder(float_hook=float).decode
@@ -104,12 +104,12 @@ def _require_few_values(data: bytes | bytearray | memoryview | str, values_max: 
         )
 
 
-def key_text(value: Any) -> str:
+def key_text(value: object) -> str:
     """Return the text of an object that is a map key: compact, members sorted."""
     return msgspec.json.encode(value, order="sorted").decode()
 
 
-def object_key_map(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
+def object_key_map(entries: Iterable[tuple[object, object]]) -> msgspec.Raw:
     """Return a JSON object whose keys are objects, as Java's readers need it, for ``dumps``."""
     encode = msgspec.json.encode
     return msgspec.Raw(
@@ -117,7 +117,7 @@ def object_key_map(entries: Iterable[tuple[Any, Any]]) -> msgspec.Raw:
     )
 
 
-def bare_key_map(entries: Iterable[tuple[int, Any]]) -> msgspec.Raw:
+def bare_key_map(entries: Iterable[tuple[int, object]]) -> msgspec.Raw:
     """Return a JSON object whose numeric keys have no quotes, as fastjson writes them."""
     encode = msgspec.json.encode
     return msgspec.Raw(
@@ -125,7 +125,7 @@ def bare_key_map(entries: Iterable[tuple[int, Any]]) -> msgspec.Raw:
     )
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """Return compact JSON.
 
     Raises: LocalProtocolError for values that JSON does not have.
@@ -136,7 +136,7 @@ def dumps(value: Any) -> bytes:
         raise LocalProtocolError(f"cannot write as JSON: {error}") from error
 
 
-def _loads_loosely(data: bytes | bytearray | memoryview | str) -> Any:
+def _loads_loosely(data: bytes | bytearray | memoryview | str) -> object:
     reader = _Reader(data if isinstance(data, str) else str(data, "utf-8", "replace"))
     value = reader.value(DEPTH_MAX)
     if reader.next() != _END:
@@ -180,7 +180,7 @@ class _Reader:
             self._peeked = self.next()
         return self._peeked
 
-    def value(self, depth: int) -> Any:
+    def value(self, depth: int) -> object:
         if depth == 0:
             raise self.complaint(f"nested deeper than {DEPTH_MAX}")
         kind, text = self.next()
@@ -194,7 +194,7 @@ class _Reader:
             return self._array(depth)
         raise self.complaint("a value is missing" if kind == "end" else f"unexpected {text!r}")
 
-    def _literal(self, text: str) -> Any:
+    def _literal(self, text: str) -> object:
         if text in _LITERALS:
             return _LITERALS[text]
         match = _NUMBER.match(text)
@@ -202,8 +202,8 @@ class _Reader:
             raise self.complaint(f"unknown word {text[:40]!r}")
         return float(text) if match[1] or match[2] or len(text) > _DIGITS_MAX else int(text)
 
-    def _array(self, depth: int) -> list[Any]:
-        values: list[Any] = []
+    def _array(self, depth: int) -> list[object]:
+        values: list[object] = []
         while self.peek() != ("punct", "]"):
             values.append(self.value(depth - 1))
             if self.peek() == ("punct", ","):
@@ -213,8 +213,8 @@ class _Reader:
         self.next()
         return values
 
-    def _object(self, depth: int) -> dict[str, Any]:
-        members: dict[str, Any] = {}
+    def _object(self, depth: int) -> dict[str, object]:
+        members: dict[str, object] = {}
         while self.peek() != ("punct", "}"):
             kind, text = self.peek()
             if kind in ("string", "bare"):
@@ -255,12 +255,12 @@ class _Resolver:
     Values from references count against a budget: a small text must not expand to gigabytes.
     """
 
-    def __init__(self, root: Any, values_max: int | None) -> None:
+    def __init__(self, root: object, values_max: int | None) -> None:
         self._root = root
         self._budget = REFERENCED_VALUES_MAX
         self._values_left = values_max
 
-    def resolve(self, value: Any, depth: int, inside: bool) -> Any:
+    def resolve(self, value: object, depth: int, inside: bool) -> object:
         """Return the value with its references replaced.
 
         `inside`: whether the value comes from a reference. References in it become None, which ends
@@ -296,7 +296,7 @@ class _Resolver:
         return value
 
 
-def _follow(root: Any, path: str) -> Any:
+def _follow(root: object, path: str) -> object:
     value = root
     if not path.startswith("$"):
         # "@" and ".." refer to enclosing objects: cycles, which no body of the protocol has.

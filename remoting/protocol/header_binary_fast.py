@@ -44,7 +44,7 @@ class RepeatedHeaders:
     def __len__(self) -> int:
         return len(self._shapes)
 
-    def read(self, header: bytes) -> tuple[int, int, int, int, int, Any] | None:
+    def read(self, header: bytes) -> tuple[int, int, int, int, int, object] | None:
         """Return code, opaque, flag, version, language and header object; None if unknown."""
         mark = self._marks.get(header[:2])
         if mark is None or len(header) < _FIXED.size:
@@ -77,13 +77,13 @@ class RepeatedHeaders:
             return None
         return code, opaque, flag, version, language, made
 
-    def learn(self, header: bytes, cls: type, short: bool, made: Any) -> None:
+    def learn(self, header: bytes, cls: type, short: bool, made: object) -> None:
         """Learn a whole header of ``cls`` that the slow path has read as ``made``."""
         self._unknown += 1
         *_, remark_size, size = _FIXED.unpack_from(header)
         if self._unknown % LEARN_EVERY != 1 or remark_size or size != len(header) - _FIXED.size:
             return
-        codec: HeaderCodec[Any] = codec_of(cls)
+        codec: HeaderCodec[object] = codec_of(cls)
         fields = {field.wire_name(short).encode(): field for field in codec.fields}
         parts: list[bytes] = []
         varying: list[WireField] = []

@@ -12,7 +12,7 @@ remoting/…/protocol/RemotingCommand.java, RemotingSerializable.java.
 """
 
 import re
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
@@ -84,7 +84,7 @@ def encode_header(fields: HeaderTuple) -> bytes:
     Raises: LocalProtocolError for text that is not Unicode.
     """
     code, opaque, flag, version, language, remark, ext = fields
-    members: dict[str, Any] = {"code": int(code)}
+    members: dict[str, object] = {"code": int(code)}
     if ext is not None:
         members["extFields"] = ext
     members["flag"] = flag
@@ -137,7 +137,7 @@ def _decode_loosely(header: Buffer) -> HeaderTuple:
     )
 
 
-def _whole_number(members: dict[str, Any], name: str) -> int:
+def _whole_number(members: dict[str, object], name: str) -> int:
     value = members.get(name)
     if value is None:
         return 0
@@ -150,7 +150,7 @@ def _whole_number(members: dict[str, Any], name: str) -> int:
     return int(match[1])
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Return a scalar or nested value as the text that fastjson makes of it."""
     if isinstance(value, str):
         return value

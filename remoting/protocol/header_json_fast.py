@@ -19,14 +19,14 @@ from triomq.remoting.protocol.codes import PROTOCOL_VERSION, LanguageCode
 from triomq.remoting.protocol.fields import I32, WireField, codec_of, compile_function
 from triomq.remoting.protocol.structs import msgspec
 
-HeadEncoder: TypeAlias = Callable[[Any, int, int, int, str | None, int], bytes]
+HeadEncoder: TypeAlias = Callable[[object, int, int, int, str | None, int], bytes]
 """(header, code, opaque, flag, remark, body size) -> the frame up to its body."""
 
 FRAME_HEAD = Struct(">II")
 """Size of the frame without this number; serialize type in the high byte, header size below it."""
 
 
-def frame_reader(cls: type, short: bool) -> Callable[[bytes], Any]:
+def frame_reader(cls: type, short: bool) -> Callable[[bytes], object]:
     """Return the function from a JSON header to an object with its members.
 
     The ``extFields`` of that object are the twin of ``cls``. The function raises ValueError or
@@ -129,5 +129,5 @@ def _optional_entry(field: WireField, value: str) -> str:
     return f"b',{entry_template(field, short=False)}' % {_ENTRY_VALUE[field.kind].format(value)}"
 
 
-def _refusal(header: Any, code: int, reason: Exception) -> LocalProtocolError:
+def _refusal(header: object, code: int, reason: Exception) -> LocalProtocolError:
     return LocalProtocolError(f"cannot write {header!r} as the header of code {code}: {reason}")

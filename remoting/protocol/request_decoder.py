@@ -18,7 +18,7 @@ from triomq.remoting.protocol.header_binary_fast import RepeatedHeaders
 from triomq.remoting.protocol.header_json import LANGUAGE_NUMBERS, language_number
 from triomq.remoting.protocol.header_json_fast import frame_reader
 
-DecodedRequest: TypeAlias = tuple[int, int, int, int, int, str | None, Any, int, bytes, bytes]
+DecodedRequest: TypeAlias = tuple[int, int, int, int, int, str | None, object, int, bytes, bytes]
 """code, opaque, flag, version, language, remark, header object, serialize type, header bytes, body.
 
 The header object is of the header class's msgspec twin: same attributes, equal to it.
@@ -36,7 +36,7 @@ class RequestDecoder:
         self._headers: dict[int, tuple[type | None, bool]] = {
             int(code): entry for code, entry in headers.items()
         }
-        self._readers: dict[int, Callable[[bytes], Any]] = {}
+        self._readers: dict[int, Callable[[bytes], object]] = {}
         self._by_prefix: dict[bytes, tuple[int, Callable[[bytes], Any]]] = {}
         self._repeated = RepeatedHeaders()
 
@@ -114,7 +114,9 @@ class RequestDecoder:
             self._repeated.learn(header, cls, short, made)
         return code, opaque, flag, version, language, remark, made, serialize, header, body
 
-    def _header_object(self, code: int, opaque: int, flag: int, ext: dict[str, str] | None) -> Any:
+    def _header_object(
+        self, code: int, opaque: int, flag: int, ext: dict[str, str] | None
+    ) -> object:
         cls, short = self._headers.get(code, (None, False))
         if cls is None or flag & RESPONSE_FLAG:
             return None

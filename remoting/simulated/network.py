@@ -55,7 +55,7 @@ class Machine:
     """Whether its system runs, which at least refuses connections."""
     paused: bool = False
     """Whether its programs are stopped (SIGSTOP); its system goes on and keeps what arrives."""
-    waiting: list[Any] = attrs.field(factory=list)
+    waiting: list[object] = attrs.field(factory=list)
     """Its tasks that would run if it were not paused."""
     sockets: dict[int, Socket] = attrs.field(factory=dict)
     listeners: dict[int, Any] = attrs.field(factory=dict)
@@ -67,7 +67,7 @@ class Machine:
         self,
         nursery: trio.Nursery,
         run: Callable[..., Awaitable[object]],
-        *arguments: Any,
+        *arguments: object,
         name: str | None = None,
     ) -> None:
         """Start a task as ``nursery.start_soon`` does, with the machine's address and clock.
@@ -193,7 +193,7 @@ class SimulatedNetwork:
     held: list[Wire] = attrs.field(factory=list)
     cuts: dict[tuple[str, str], bool] = attrs.field(factory=dict)
     descriptors: Descriptors = attrs.field(init=False)
-    ready: Callable[[Any], object] = attrs.field(default=lambda task: None)
+    ready: Callable[[object], object] = attrs.field(default=lambda task: None)
     """Lets a paused task run."""
     ephemeral_ports: itertools.count[int] = attrs.field(
         factory=lambda: itertools.count(40_000), init=False

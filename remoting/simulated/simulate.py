@@ -105,11 +105,11 @@ class Simulation:
 
     async def run_sync(
         self,
-        call: Callable[..., Any],
-        *arguments: Any,
+        call: Callable[..., object],
+        *arguments: object,
         abandon_on_cancel: bool = False,
         limiter: trio.CapacityLimiter | None = None,
-        **_: Any,
+        **_: object,
     ) -> Any:
         """Run the call in one step, at the beginning or the end of a simulated duration."""
         async with limiter if limiter is not None else contextlib.AsyncExitStack():
@@ -130,14 +130,14 @@ class Simulation:
 class _TrioIo:
     """Stands in for Trio's own, for simulated descriptors only."""
 
-    def __init__(self, real: Any, network: SimulatedNetwork, known: Any) -> None:
+    def __init__(self, real: Any, network: SimulatedNetwork, known: object) -> None:
         self._real, self._network, self._known = real, network, known
         self._turns = 0
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._real, name)
 
-    def get_events(self, timeout: float) -> Any:
+    def get_events(self, timeout: float) -> object:
         """Return the real events, of signals and threads; seldom, as asking costs a task's step."""
         self._turns += 1
         return (
@@ -146,16 +146,16 @@ class _TrioIo:
             else ()
         )
 
-    async def wait_readable(self, file: Any) -> None:
+    async def wait_readable(self, file: object) -> None:
         if file is self._known:  # how other threads and signals wake Trio
             await self._real.wait_readable(file)
         else:
             await self._network.descriptors.file(file).wait_readable()
 
-    async def wait_writable(self, file: Any) -> None:
+    async def wait_writable(self, file: object) -> None:
         await self._network.descriptors.file(file).wait_writable()
 
-    def notify_closing(self, file: Any) -> None:
+    def notify_closing(self, file: object) -> None:
         self._network.descriptors.file(file).notify_closing()
 
 
@@ -258,7 +258,9 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
     wrapped: Any = trio._socket._SocketType
     original = wrapped._nonblocking_helper
 
-    async def nonblocking(sock: Any, wait: Any, call: Any, *arguments: Any, **named: Any) -> Any:
+    async def nonblocking(
+        sock: object, wait: object, call: Any, *arguments: object, **named: object
+    ) -> object:
         """Call our method of the same name: Trio has kept the methods of the real class."""
         return await original(sock, wait, getattr(Socket, call.__name__), *arguments, **named)
 
@@ -268,7 +270,7 @@ def _replaced(simulation: Simulation) -> Iterator[None]:
     runner.runq = _ReadyTasks(queue)
     queue.clear()
     network.ready = runner.runq.append
-    replacements: list[tuple[Any, str, Any]] = [
+    replacements: list[tuple[object, str, object]] = [
         (socket, "socket", Socket),
         (wrapped, "_nonblocking_helper", nonblocking),
         (select, "epoll", Epoll),

@@ -80,7 +80,7 @@ class SimulatedSocket(SimulatedFile):
     def setblocking(self, flag: bool) -> None:
         """Do nothing: a simulated socket never blocks."""
 
-    def setsockopt(self, level: int, option: int, value: Any) -> None:
+    def setsockopt(self, level: int, option: int, value: object) -> None:
         self._check_open()
         if option == socket.SO_LINGER and level == socket.SOL_SOCKET:
             self._lingers = False

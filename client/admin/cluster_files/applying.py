@@ -222,7 +222,7 @@ class Applier:
             reasons += [str(error) for error in answers.failures.values()]
         return reasons
 
-    async def _name_servers(self, code: RequestCode, header: object) -> Answers[Any]:
+    async def _name_servers(self, code: RequestCode, header: object) -> Answers[object]:
         """Ask all name servers: they do not talk to each other."""
         return await self.admin.for_each(
             self.admin.namesrv_addresses, lambda address: self.admin.ask(address, code, header)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import attrs
 
@@ -53,7 +52,7 @@ class ClusterStep:
         return [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return the change as ``--json`` prints it: only fields that change."""
         return {
             "broker": self.place,
@@ -64,7 +63,7 @@ class ClusterStep:
             "after": self._side(self.after),
         }
 
-    def _side(self, values: ItemSettings | None) -> dict[str, Any] | None:
+    def _side(self, values: ItemSettings | None) -> dict[str, object] | None:
         if values is None:
             return None
         return {key: values[key] for key in self.changed if key in values}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from triomq.client.admin.cluster_files.items import ItemKind
 from triomq.client.admin.documents import GROUP_FIELDS
@@ -21,7 +20,7 @@ from triomq.remoting.protocol.names import (
     topic_complaint,
 )
 
-Check = Callable[[Any], Any]
+Check = Callable[[object], object]
 """returns the value in the form in which it is compared; raises ValueError with what it must be"""
 QUEUES_MAX = 65_535
 INT_MAX = (1 << 31) - 1
@@ -32,7 +31,7 @@ DEFAULT_POLICY = "Default "
 """before the resource of a rule that counts only where no other rule does"""
 
 
-def _truth(value: Any) -> bool:
+def _truth(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
     return value
@@ -41,7 +40,7 @@ def _truth(value: Any) -> bool:
 def whole_number(low: int, high: int) -> Check:
     """Return a check for whole numbers within a range."""
 
-    def check(value: Any) -> int:
+    def check(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise ValueError(f"must be a whole number from {low} to {high}")
         return value
@@ -50,7 +49,7 @@ def whole_number(low: int, high: int) -> Check:
 
 
 def _one_of(*words: str) -> Check:
-    def check(value: Any) -> str:
+    def check(value: object) -> str:
         for word in words:
             if isinstance(value, str) and value.lower() == word.lower():
                 return word
@@ -59,13 +58,13 @@ def _one_of(*words: str) -> Check:
     return check
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("must be a text; put it into quotes")
     return value
 
 
-def _texts_by_key(value: Any) -> dict[str, str]:
+def _texts_by_key(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value.values()):
         raise ValueError("must be a map of texts, key: 'value'; put numbers and true into quotes")
     if bad := [key for key, one in value.items() if not key or set(key + one) & set(",=")]:
@@ -73,7 +72,7 @@ def _texts_by_key(value: Any) -> dict[str, str]:
     return dict(sorted(value.items()))
 
 
-def retry_policy(value: Any) -> dict[str, Any]:
+def retry_policy(value: object) -> dict[str, object]:
     """Return RocketMQ's JSON of a retry policy without members that are null."""
     known = ("type", "customizedRetryPolicy", "exponentialRetryPolicy")
     if not isinstance(value, Mapping) or not set(value) <= set(known):
@@ -87,7 +86,7 @@ def retry_policy(value: Any) -> dict[str, Any]:
 
 
 def _texts(words: tuple[str, ...] | None) -> Check:
-    def check(value: Any) -> list[str]:
+    def check(value: object) -> list[str]:
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise ValueError("must be a list of texts")
         return sorted(value if words is None else [_one_of(*words)(one) for one in value])
@@ -127,7 +126,7 @@ RULE_FIELDS: Mapping[str, Check] = {
     "sourceIps": _texts(None),
     "decision": _one_of("Allow", "Deny"),
 }
-RULE_DEFAULTS: Mapping[str, Any] = {"sourceIps": []}
+RULE_DEFAULTS: Mapping[str, object] = {"sourceIps": []}
 
 
 def name_complaint(kind: ItemKind, name: str) -> str | None:

@@ -55,7 +55,7 @@ def tree_of(text: str, name: str) -> FileTree:
 
 
 def _json_tree(text: str, name: str) -> FileTree:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs]
@@ -83,7 +83,7 @@ def _yaml_tree(text: str, name: str) -> FileTree:
     seen: set[int] = set()
     scalars = yaml.SafeLoader("")
 
-    def plain(node: Any, path: KeyPath) -> Any:
+    def plain(node: object, path: KeyPath) -> object:
         if id(node) in seen:
             raise FileTree(None, lines, name).wrong(
                 path, "is an alias, which cluster files do not have; write the values out"
@@ -93,7 +93,7 @@ def _yaml_tree(text: str, name: str) -> FileTree:
             return [plain(one, path) for one in node.value]
         if not isinstance(node, yaml.MappingNode):
             return scalars.construct_object(node)
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for key, value in node.value:
             # The text of a key as it was typed: a topic may be called 17 or on.
             word = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
@@ -118,7 +118,7 @@ def _yaml_tree(text: str, name: str) -> FileTree:
         raise SettingsError(f"{name} is not YAML: {cause}; correct that line") from None
 
 
-def text_of(root: Mapping[str, Any], name: str | None) -> str:
+def text_of(root: Mapping[str, object], name: str | None) -> str:
     """Return the text of a file; without a name it is YAML. Raises: SettingsError."""
     if name is not None and name.endswith(JSON_SUFFIX):
         return json.dumps(root, indent=2, ensure_ascii=False) + "\n"

@@ -26,7 +26,7 @@ ITEMS_MAX = 100_000
 class FileTree:
     """The maps, lists and values of a file."""
 
-    root: Any
+    root: object
     lines: Mapping[KeyPath, int]
     """keys from the root to a key → its line, from 1; of JSON files none are known"""
     name: str

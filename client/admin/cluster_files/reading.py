@@ -79,13 +79,13 @@ class _DocumentReader:
             sections=sections,
         )
 
-    def names(self, root: Mapping[str, Any], key: str) -> list[str]:
+    def names(self, root: Mapping[str, object], key: str) -> list[str]:
         found = root.get(key, [])
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
             raise self.tree.wrong((key,), "must be a list of names")
         return found
 
-    def section(self, kind: ItemKind, value: Any) -> dict[str, ClusterItem]:
+    def section(self, kind: ItemKind, value: object) -> dict[str, ClusterItem]:
         path = (kind.value,)
         items: dict[str, ClusterItem] = {}
         for name, fields in self.map_at(value, path, "must be a map of names").items():
@@ -96,7 +96,7 @@ class _DocumentReader:
             items[name] = self.item(kind, fields, here)
         return items
 
-    def item(self, kind: ItemKind, value: Any, path: KeyPath) -> ClusterItem:
+    def item(self, kind: ItemKind, value: object, path: KeyPath) -> ClusterItem:
         fields = dict(self.map_at(value, path, "must be a map of fields"))
         special: dict[str, ItemSettings | None] = {}
         brokers = fields.pop(SPECIAL, {})
@@ -112,7 +112,7 @@ class _DocumentReader:
         return ClusterItem(self.settings(kind, fields, path, may_remove=False), special)
 
     def settings(
-        self, kind: ItemKind, fields: Mapping[str, Any], path: KeyPath, *, may_remove: bool
+        self, kind: ItemKind, fields: Mapping[str, object], path: KeyPath, *, may_remove: bool
     ) -> ItemSettings:
         """Return checked values; ``may_remove``: a field that is null is not there."""
         if kind is ItemKind.RULES:
@@ -137,7 +137,7 @@ class _DocumentReader:
             for field, value in fields.items()
         }
 
-    def rule(self, resource: str, value: Any, path: KeyPath) -> ItemSettings:
+    def rule(self, resource: str, value: object, path: KeyPath) -> ItemSettings:
         if (complaint := resource_complaint(resource)) is not None:
             raise self.tree.wrong(path, complaint)
         rule = self.map_at(value, path, "must be a map of actions, sourceIps and decision")
@@ -154,7 +154,7 @@ class _DocumentReader:
             },
         }
 
-    def offsets(self, value: Any) -> dict[str, ClusterItem]:
+    def offsets(self, value: object) -> dict[str, ClusterItem]:
         """Return the items ``topic@group`` of group → topic → broker → queue → offset."""
         path = (ItemKind.OFFSETS.value,)
         items: dict[str, ClusterItem] = {}
@@ -174,7 +174,7 @@ class _DocumentReader:
                 items[f"{topic}@{group}"] = ClusterItem(None, special)
         return items
 
-    def queues(self, value: Any, path: KeyPath) -> dict[str, int]:
+    def queues(self, value: object, path: KeyPath) -> dict[str, int]:
         found: dict[str, int] = {}
         for queue, offset in self.map_at(value, path, "must be a map of queues").items():
             here = (*path, queue)
@@ -184,13 +184,13 @@ class _DocumentReader:
             found[str(int(queue))] = self.checked(whole_number(0, OFFSET_MAX), offset, here)
         return found
 
-    def map_at(self, value: Any, path: KeyPath, what: str) -> Mapping[str, Any]:
+    def map_at(self, value: object, path: KeyPath, what: str) -> Mapping[str, object]:
         if not isinstance(value, dict):
             raise self.tree.wrong(path, what)
         return value
 
     def known(
-        self, found: Mapping[str, Any], path: KeyPath, names: Iterable[str], word: str
+        self, found: Mapping[str, object], path: KeyPath, names: Iterable[str], word: str
     ) -> None:
         choices = [name for name in names if name != IGNORED]
         if word == "field" and path and SPECIAL not in path:
@@ -202,7 +202,7 @@ class _DocumentReader:
             hint = f"the nearest is {near[0]}" if near else f"use {', '.join(choices)}"
             raise self.tree.wrong((*path, name), f"is no {word}; {hint}")
 
-    def checked(self, check: Check, value: Any, path: KeyPath) -> Any:
+    def checked(self, check: Check, value: object, path: KeyPath) -> Any:
         try:
             return check(value)
         except ValueError as error:
@@ -216,9 +216,9 @@ class _DocumentReader:
             )
 
 
-def root_of(document: ClusterDocument) -> dict[str, Any]:
+def root_of(document: ClusterDocument) -> dict[str, object]:
     """Return the tree of a document, in a stable order."""
-    root: dict[str, Any] = {
+    root: dict[str, object] = {
         "format": FORMAT,
         "cluster": document.cluster,
         "brokers": list(document.brokers),
@@ -236,7 +236,7 @@ def root_of(document: ClusterDocument) -> dict[str, Any]:
     return root
 
 
-def _item_tree(kind: ItemKind, item: ClusterItem) -> dict[str, Any]:
+def _item_tree(kind: ItemKind, item: ClusterItem) -> dict[str, object]:
     tree = _ordered(kind, item.common or {})
     if item.special:
         tree[SPECIAL] = {
@@ -246,7 +246,7 @@ def _item_tree(kind: ItemKind, item: ClusterItem) -> dict[str, Any]:
     return tree
 
 
-def _ordered(kind: ItemKind, settings: ItemSettings) -> dict[str, Any]:
+def _ordered(kind: ItemKind, settings: ItemSettings) -> dict[str, object]:
     """Return fields in the order of their declaration, rules in that of their resources."""
     if kind is not ItemKind.RULES:
         return {field: settings[field] for field in FIELDS[kind] if field in settings}
@@ -258,7 +258,7 @@ def _ordered(kind: ItemKind, settings: ItemSettings) -> dict[str, Any]:
     }
 
 
-def _offsets_tree(items: Mapping[str, ClusterItem]) -> dict[str, Any]:
+def _offsets_tree(items: Mapping[str, ClusterItem]) -> dict[str, object]:
     tree: dict[str, Any] = {}
     # Sorted by group, then by topic.
     for name in sorted(items, key=lambda name: name.split("@")[::-1]):

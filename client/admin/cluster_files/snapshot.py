@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -158,7 +158,7 @@ def _is_users(key: str, topics: Items) -> bool:
     return topic in topics and not is_system_group(group)
 
 
-def _without(document: dict[str, Any], name: str) -> dict[str, Any]:
+def _without(document: dict[str, object], name: str) -> dict[str, object]:
     return {key: value for key, value in document.items() if key != name}
 
 

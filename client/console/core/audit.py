@@ -7,7 +7,6 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import attrs
 import trio
@@ -41,8 +40,8 @@ class AuditLog:
         action: str,
         target: str,
         outcome: str,
-        before: Any = None,
-        after: Any = None,
+        before: object = None,
+        after: object = None,
         error: str | None = None,
     ) -> None:
         """Write one line.

@@ -85,7 +85,7 @@ class PageVisit:
             and self.console.settings.allow_changes
         )
 
-    def page(self, template: str, code: int = 200, /, **values: Any) -> Response:
+    def page(self, template: str, code: int = 200, /, **values: object) -> Response:
         """Render a template."""
         view = self.console.poller.view
         text = self.console.templates.get_template(template).render(
@@ -117,10 +117,10 @@ class PageVisit:
         self,
         action: str,
         target: str,
-        do: Callable[[], Awaitable[Any]],
+        do: Callable[[], Awaitable[object]],
         *,
-        before: Any = None,
-        after: Any = None,
+        before: object = None,
+        after: object = None,
     ) -> Any:
         """Carry out a change between two lines of the audit file; without the first, it is not.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -21,7 +20,7 @@ def number(value: float | None, digits: int = 0) -> str | Markup:
     return UNKNOWN if value is None else f"{value:,.{digits}f}"
 
 
-def known(value: Any) -> Any:
+def known(value: object) -> object:
     """Return any value, or the dash."""
     return UNKNOWN if value is None or value == "" else value
 

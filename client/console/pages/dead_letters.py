@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
 
 import trio
 from starlette.responses import Response
@@ -137,7 +136,7 @@ async def resend(visit: PageVisit) -> Response:
         if problems:
             raise FormInvalid("; ".join(problems[:5]))
 
-    after: dict[str, Any] = {"messages": list(marked), "onlyGroup": only_group}
+    after: dict[str, object] = {"messages": list(marked), "onlyGroup": only_group}
     await visit.change("dead_letters.resend", group, do, after=after)
     visit.done("dead.resent", count=sum(counts.values()), group=group)
     return visit.go("/dead-letters", group=group)

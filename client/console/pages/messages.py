@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import trio
 from starlette.responses import Response
 
@@ -80,7 +78,7 @@ async def chosen_message(visit: PageVisit, fields: FormFields) -> tuple[str, Sto
 async def message(visit: PageVisit) -> Response:
     """Show one message with its trace, and which groups are past it."""
     broker, found = await chosen_message(visit, visit.query)
-    trace: Any = None
+    trace: object = None
     groups: dict[str, bool | None] | None = None
     problems: list[str] = []
     traced = True

@@ -129,7 +129,7 @@ async def create(visit: PageVisit) -> Response:
     return visit.go("/topic", name=name)
 
 
-def _settings(config: TopicConfig) -> dict[str, Any]:
+def _settings(config: TopicConfig) -> dict[str, object]:
     return {
         "readQueueNums": config.read_queue_count,
         "writeQueueNums": config.write_queue_count,

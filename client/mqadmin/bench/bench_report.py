@@ -31,7 +31,7 @@ def latency_fields(prefix: str, latency: LatencyHistogram) -> dict[str, float | 
     }
 
 
-def latency_line(title: str, prefix: str, document: Mapping[str, Any]) -> str:
+def latency_line(title: str, prefix: str, document: Mapping[str, object]) -> str:
     """Return the percentiles as a line of text."""
     if document[f"{prefix}MaxMs"] is None:
         return f"{title}: no message"
@@ -68,7 +68,7 @@ def load_progress(counts: LoadCounts) -> tuple[str, str]:
 
 def send_document(
     topic: str, counts: LoadCounts, size: int, *, interrupted: bool, now: float
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the document of ``bench send``; ``size``: bytes of a body, ``now``: Trio's clock."""
     seconds = counts.seconds(now)
     return {
@@ -85,7 +85,7 @@ def send_document(
     }
 
 
-def send_lines(document: Mapping[str, Any], counts: LoadCounts) -> list[str]:
+def send_lines(document: Mapping[str, object], counts: LoadCounts) -> list[str]:
     """Return the summary of ``bench send``."""
     head = f"sent {document['sent']:,} messages to {document['topic']} in"
     return [

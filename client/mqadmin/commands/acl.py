@@ -62,7 +62,7 @@ def read_actions(text: str) -> list[str]:
     return [one_of_words(*ACTIONS)(name) for name in names(text)]
 
 
-def entries(acl: Acl) -> list[dict[str, Any]]:
+def entries(acl: Acl) -> list[dict[str, object]]:
     """Return a row for each rule of a subject."""
     return [
         {

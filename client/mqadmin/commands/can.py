@@ -7,7 +7,7 @@ that brokers of TrioMQ decide with; RocketMQ's decide alike.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -72,7 +72,9 @@ async def can(admin: Admin, options: Values) -> Result:
     return attrs.evolve(answered(answers, document, [table]), bad_news=refused)
 
 
-async def decided(admin: Admin, address: str, name: str, need: Need, source: str) -> dict[str, Any]:
+async def decided(
+    admin: Admin, address: str, name: str, need: Need, source: str
+) -> dict[str, object]:
     """Return what one broker decides, and why. Raises: TrioMQError."""
     answer = await ask_access(admin, address, RequestCode.AUTH_GET_USER, UserHeader(name))
     if not answer.body:

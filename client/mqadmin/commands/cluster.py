@@ -38,7 +38,7 @@ def _count(status: Status, key: str) -> int | None:
 
 def broker_row(
     broker: BrokerAddress | MissingBroker, status: Status | None, error: str | None, clock_ms: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the row of one broker in clusterList; a value that it did not report is None."""
     known = status or {}
     oldest = first_number(known, "earliestMessageTimeStamp")

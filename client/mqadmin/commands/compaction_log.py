@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values
 from triomq.client.admin.documents import MESSAGE_KEYS, body_text
@@ -29,7 +29,7 @@ async def dump(values: Values) -> Result:
         raise UsageError("-f/--file is missing: a file of a topic's compaction log")
     path = Path(name)
     messages, notes = read_file(path)
-    documents: list[dict[str, Any]] = [
+    documents: list[dict[str, object]] = [
         {"topic": message.topic, **message_document(message)} for message in messages
     ]
     table = table_of(

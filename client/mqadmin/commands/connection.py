@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
 
-def _clients(connections: Iterable[tuple[str, Iterable[ConnectionData]]]) -> list[dict[str, Any]]:
+def _clients(
+    connections: Iterable[tuple[str, Iterable[ConnectionData]]],
+) -> list[dict[str, object]]:
     """Return every client once, with the brokers that it is connected to."""
     clients: dict[str, dict[str, Any]] = {}
     for broker, members in connections:
@@ -47,7 +49,7 @@ def _clients(connections: Iterable[tuple[str, Iterable[ConnectionData]]]) -> lis
     return [clients[name] for name in sorted(clients)]
 
 
-def _client_table(clients: list[dict[str, Any]]) -> Table:
+def _client_table(clients: list[dict[str, object]]) -> Table:
     return table_of(
         clients,
         {

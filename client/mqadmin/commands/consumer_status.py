@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
@@ -152,7 +152,7 @@ async def monitor(admin: Admin, options: Values) -> Result:
     online = [group for group, row in groups.items() if row["count"]]
     found = await admin.for_each(online, lambda group: member_findings(admin, group))
     now = now_ms()
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "group": group,
             "count": row["count"],

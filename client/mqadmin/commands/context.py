@@ -26,7 +26,7 @@ from triomq.remoting.protocol.short_repr import masked
 SECRET_LENGTH_MAX = 1000
 
 
-def document_of(context: Context) -> dict[str, Any]:
+def document_of(context: Context) -> dict[str, object]:
     """Return a context without its secret key, and with the beginning of its access key."""
     return {
         "name": context.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, Values, filled, whole
@@ -63,7 +63,7 @@ async def dlq_list(admin: Admin, options: Values) -> Result:
         failures.update(known.reasons())
         asked.update(known.values)
 
-    async def row(topic: str) -> dict[str, Any]:
+    async def row(topic: str) -> dict[str, object]:
         stats = await admin.topic_stats(topic)
         failures.update(stats.reasons())
         asked.update(stats.values, stats.failures)
@@ -89,7 +89,7 @@ async def dlq_list(admin: Admin, options: Values) -> Result:
     return Result(document={"groups": rows}, blocks=[table], failures=failures, asked=len(asked))
 
 
-def list_row(topic: str, stats: Answers[TopicStats], oldest: list[int]) -> dict[str, Any]:
+def list_row(topic: str, stats: Answers[TopicStats], oldest: list[int]) -> dict[str, object]:
     """Return what lies in a topic of dead letters at all brokers that answered."""
     holding = [
         offsets
@@ -190,7 +190,7 @@ async def dlq_show(admin: Admin, options: Values) -> Result:
     )
 
 
-def letter_document(broker: str, message: StoredMessage) -> Mapping[str, Any]:
+def letter_document(broker: str, message: StoredMessage) -> Mapping[str, object]:
     """Return a dead letter as ``--json`` prints it."""
     return {
         **broker_message_document(message, broker),
@@ -216,7 +216,7 @@ async def dlq_resend(admin: Admin, options: Values) -> Result:
 async def dlq_purge(admin: Admin, options: Values) -> Result:
     group = options.value("group")
     topic = dead_letter_topic(group)
-    document: dict[str, Any] = {"group": group, "topic": topic, "messages": 0, "deletedAt": []}
+    document: dict[str, object] = {"group": group, "topic": topic, "messages": 0, "deletedAt": []}
     try:
         stats = await admin.topic_stats(topic)
     except RouteNotFound:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, whole
@@ -46,7 +46,7 @@ async def explain(admin: Admin, options: Values) -> Result:
     chosen = _chosen(places)[: options.number("maxNum")]
     if not chosen and not failures and not places.unsearched:
         raise MessageNowhere(word, places.searched, topic)
-    documents: list[dict[str, Any]] = []
+    documents: list[dict[str, object]] = []
     blocks: list[Table | str] = []
     for copy in chosen:
         document, lines = await _explained(
@@ -88,7 +88,7 @@ async def _explained(
     places: MessagePlaces,
     group: str | None,
     failures: dict[str, str],
-) -> tuple[dict[str, Any], list[Table | str]]:
+) -> tuple[dict[str, object], list[Table | str]]:
     """Return the document and the text of one record; add the brokers that did not answer."""
     message, now = copy.message, now_ms()
     facts = await _message_facts(admin, copy, places, failures)
@@ -193,7 +193,7 @@ async def _message_facts(
     )
 
 
-def _outcome_document(one: GroupOutcome) -> dict[str, Any]:
+def _outcome_document(one: GroupOutcome) -> dict[str, object]:
     dead = one.dead_letter
     return {
         "group": one.group,

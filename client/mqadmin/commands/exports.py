@@ -42,7 +42,7 @@ DEFAULT_FOLDER = "/tmp/rocketmq/export"
 FOLDER = Option("-f, --filePath FOLDER", "folder of the file", default=DEFAULT_FOLDER)
 
 
-def write_export(options: Values, name: str, document: Mapping[str, Any]) -> str:
+def write_export(options: Values, name: str, document: Mapping[str, object]) -> str:
     """Write a file of the folder and return its path. Raises: SettingsError."""
     path = Path(options.text("filePath")) / name
     try:
@@ -71,7 +71,7 @@ async def export_metadata(admin: Admin, options: Values) -> Result:
         addresses, lambda address: broker_metadata(admin, address, special=special)
     )
     topics, groups, different = merged(answers)
-    table: dict[str, Any] = {"exportTime": now_ms()}
+    table: dict[str, object] = {"exportTime": now_ms()}
     only_topics, only_groups = options.flag("topic"), options.flag("subscriptionGroup")
     if not only_groups or only_topics:
         table["topicConfigTable"] = json.loads(TopicTable(topics).encode())["topicConfigTable"]

@@ -27,7 +27,7 @@ def queue_rows(
     stats: Mapping[str, ConsumeStats], owners: Mapping[MessageQueue, str]
 ) -> list[dict[str, Any]]:
     """Return one row per queue, sorted; all brokers together."""
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "topic": queue.topic,
             "brokerName": queue.broker_name,
@@ -155,7 +155,7 @@ async def _one_group(admin: Admin, group: str, options: Values) -> Result:
     )
 
 
-async def _summary(admin: Admin, group: str, silent: dict[str, str]) -> dict[str, Any]:
+async def _summary(admin: Admin, group: str, silent: dict[str, str]) -> dict[str, object]:
     """Return the row of a group; add the brokers that did not answer."""
     answers = await admin.consume_stats(group)
     silent.update(answers.reasons())

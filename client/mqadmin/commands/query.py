@@ -90,14 +90,14 @@ async def _consumed_by_client(
         }
 
 
-def _details(found: list[dict[str, Any]], failures: Mapping[str, str], asked: int) -> Result:
+def _details(found: list[dict[str, object]], failures: Mapping[str, str], asked: int) -> Result:
     blocks: list[str] = []
     for position, document in enumerate(found):
         blocks += [*([""] if position else []), *message_lines(document)]
     return Result(document={"messages": found}, blocks=blocks, failures=failures, asked=asked)
 
 
-def _newest(answers: Answers[list[StoredMessage]], count: int) -> list[dict[str, Any]]:
+def _newest(answers: Answers[list[StoredMessage]], count: int) -> list[dict[str, object]]:
     found = [(message, broker) for broker, stored in answers.some().items() for message in stored]
     found.sort(key=lambda pair: pair[0].store_timestamp, reverse=True)
     return [broker_message_document(message, broker) for message, broker in found[:count]]
@@ -134,7 +134,7 @@ async def query_by_id(admin: Admin, options: Values) -> Result:
     _check_client(options)
     topic = options.text("topic")
     names = {address: name for name, address in (await admin.topic_brokers(topic)).items()}
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     failures: dict[str, str] = {}
     for message_id in filter(None, (part.strip() for part in options.text("msgId").split(","))):
         place = parse_offset_id(message_id)

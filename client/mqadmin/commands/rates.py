@@ -104,7 +104,7 @@ async def broker_consume_stats(admin: Admin, options: Values) -> Result:
     answer = await admin.ask(address, RequestCode.GET_BROKER_CONSUME_STATS, header)
     stats = read_body(BrokerConsumeStats, answer)
     level = options.number("level")
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {
             "topic": queue.topic,
             "group": group,

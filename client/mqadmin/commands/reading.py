@@ -65,7 +65,7 @@ class Reading:
         self.found.append((queue, message))
         self.body_bytes += message.size
 
-    def documents(self) -> list[dict[str, Any]]:
+    def documents(self) -> list[dict[str, object]]:
         documents = [
             broker_message_document(message, queue.broker_name) for queue, message in self.found
         ]
@@ -74,7 +74,7 @@ class Reading:
         return [in_charset(document, self.charset) for document in documents]
 
 
-async def read_queue(admin: Admin, queue: MessageQueue, reading: Reading) -> dict[str, Any]:
+async def read_queue(admin: Admin, queue: MessageQueue, reading: Reading) -> dict[str, object]:
     """Read a queue from the begin of the period to its present end; return what it holds."""
     first, stop = await admin.min_offset(queue), await admin.max_offset(queue)
     start = first if reading.begin is None else await admin.offset_by_time(queue, reading.begin)
@@ -92,7 +92,7 @@ async def read_queue(admin: Admin, queue: MessageQueue, reading: Reading) -> dic
     return queue_range(queue, first, stop, len(reading.found) - before)
 
 
-def queue_range(queue: MessageQueue, first: int, stop: int, count: int) -> dict[str, Any]:
+def queue_range(queue: MessageQueue, first: int, stop: int, count: int) -> dict[str, object]:
     """Return the document of a queue of which ``count`` messages were read."""
     return {
         "brokerName": queue.broker_name,
@@ -133,7 +133,7 @@ def limit_notes(reading: Reading) -> list[str]:
     ]
 
 
-def without_body(document: dict[str, Any]) -> dict[str, Any]:
+def without_body(document: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in document.items() if not key.startswith("body")}
 
 
@@ -252,7 +252,7 @@ async def consume_message(admin: Admin, options: Values) -> Result:
         queues = await admin.queues(topic, broker)
     left = options.number("MessageNumber")
     group = options.maybe_text("consumerGroup") or messages.TOOLS_GROUP
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     ranges: list[dict[str, Any]] = []
     failures: dict[str, TrioMQError] = {}
     for queue in queues:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
 
-def ha_document(status: HaStatus) -> dict[str, Any]:
+def ha_document(status: HaStatus) -> dict[str, object]:
     """Return the state of a master with its slaves, or of a slave."""
     if not status.master:
         client = status.client

@@ -69,7 +69,7 @@ FAILURES_MAX = 3
 SIZE_MAX, AMOUNT_MAX = 4 << 20, 100_000
 
 
-async def probe(producer: Producer, queue: MessageQueue, body: bytes) -> dict[str, Any]:
+async def probe(producer: Producer, queue: MessageQueue, body: bytes) -> dict[str, object]:
     """Send one message; return its result, and the time that it took in ms."""
     begin = time.perf_counter()
     error: str | None = None
@@ -98,7 +98,7 @@ async def probe_in_turn(
     import trio  # not for the help: start-up time
 
     end = trio.current_time() + seconds
-    sends: list[dict[str, Any]] = []
+    sends: list[dict[str, object]] = []
     in_row = 0
     while len(sends) < amount and in_row < FAILURES_MAX and trio.current_time() < end:
         sends.append(await probe(producer, queues[len(sends) % len(queues)], body))
@@ -106,7 +106,7 @@ async def probe_in_turn(
     return sends
 
 
-def early_end(sends: Sequence[dict[str, Any]], amount: int) -> list[str]:
+def early_end(sends: Sequence[dict[str, object]], amount: int) -> list[str]:
     """Return a warning if not all messages were sent."""
     if len(sends) == amount:
         return []
@@ -186,7 +186,7 @@ async def cluster_rt(admin: Admin, options: Values) -> Result:
 
     async with tools_producer(admin, options, PROBE_GROUP, repeat=False) as producer:
 
-        async def probe_broker(name: str) -> dict[str, Any]:
+        async def probe_broker(name: str) -> dict[str, object]:
             queues = await writable_queues(admin, name)
             if not queues:
                 raise NotWritable(name)
@@ -213,7 +213,7 @@ async def cluster_rt(admin: Admin, options: Values) -> Result:
     )
 
 
-def rt_table(rows: Sequence[dict[str, Any]]) -> Table:
+def rt_table(rows: Sequence[dict[str, object]]) -> Table:
     return table_of(
         rows,
         {
@@ -226,7 +226,7 @@ def rt_table(rows: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def room_lines(rows: Sequence[dict[str, Any]], options: Values) -> str:
+def room_lines(rows: Sequence[dict[str, object]], options: Values) -> str:
     """Return a line for each broker: time, room, cluster, broker, round trip in ms."""
     now, room = f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S}", options.text("machine")
     return "\n".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.times import request_seconds
@@ -35,7 +35,7 @@ async def one_frame(admin: Admin, options: Values) -> Result:
         rows = found[tab.name]
         more = f" (the first {limit}; --rows and --filter show others)" if len(rows) > limit else ""
         blocks += ["", f"{tab.title}: {len(rows)}{more}", tab.table(rows[:limit])]
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "servers": found[CLUSTER.name][:limit],
         "topics": found[TOPICS.name][:limit],
         "groups": found[GROUPS.name][:limit],

@@ -142,7 +142,7 @@ async def topic_route(admin: Admin, options: Values) -> Result:
 
 async def topic_status(admin: Admin, options: Values) -> Result:
     answers = await admin.topic_stats(options.text("topic"))
-    queues: list[dict[str, Any]] = [
+    queues: list[dict[str, object]] = [
         {
             "brokerName": queue.broker_name,
             "queueId": queue.queue_id,

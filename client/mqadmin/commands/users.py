@@ -6,7 +6,7 @@ Passwords are never printed, only copied.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.accounts import CREATE_FIX, ask_access, listed, same_reason
 from triomq.client.admin.answers import Answers, read_body
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
 
-def user_document(user: User) -> dict[str, Any]:
+def user_document(user: User) -> dict[str, object]:
     return {
         "username": user.username,
         "userType": user.user_type,

@@ -6,7 +6,7 @@ names it as a user without the right to ask. Name servers are not asked: they ch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -56,7 +56,7 @@ async def whoami(admin: Admin, options: Values) -> Result:
     return attrs.evolve(result, bad_news=stranger)
 
 
-async def taken_for(admin: Admin, address: str, name: str | None) -> dict[str, Any]:
+async def taken_for(admin: Admin, address: str, name: str | None) -> dict[str, object]:
     """Return for whom one broker takes the sender of this request. Raises: TrioMQError."""
     try:
         answer = await admin.ask(address, RequestCode.AUTH_GET_USER, UserHeader(name or ""))
@@ -74,7 +74,7 @@ async def taken_for(admin: Admin, address: str, name: str | None) -> dict[str, A
 
 def _found(
     user: str | None, kind: str | None, why: str, *, authenticates: bool = True
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {"authenticates": authenticates, "user": user, "type": kind, "why": why}
 
 

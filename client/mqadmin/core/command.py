@@ -36,7 +36,7 @@ class Table:
 
 
 def table_of(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Mapping[str, object]],
     columns: Mapping[str, str | Callable[[Mapping[str, Any]], object]],
     spare: Sequence[str] = (),
 ) -> Table:
@@ -84,7 +84,7 @@ class Result:
 class Lines:
     """What a command that follows something found since its last lines."""
 
-    documents: Sequence[Mapping[str, Any]] = ()
+    documents: Sequence[Mapping[str, object]] = ()
     """the output of ``--json``: one line for each"""
     texts: Sequence[str] = ()
     """the output without ``--json``"""
@@ -113,7 +113,7 @@ async def chosen_brokers(admin: Admin, options: Values, *, masters_only: bool = 
 
 def answered(
     answers: Answers[Any],
-    document: Mapping[str, Any],
+    document: Mapping[str, object],
     blocks: Sequence[Table | str],
     *,
     notes: Sequence[str] = (),

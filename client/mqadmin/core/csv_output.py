@@ -12,18 +12,17 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from triomq.client.mqadmin.core.shapes import Fields, ListOf, MapOf, Shape, fitting
 from triomq.remoting.core.printable import printable
 
-Row = Mapping[str, Any]
+Row = Mapping[str, object]
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 VALUE = "value"
 """the column of a map's values that are not objects"""
 
 
-def csv_text(notation: str, document: Mapping[str, Any]) -> str:
+def csv_text(notation: str, document: Mapping[str, object]) -> str:
     """Return the text of ``--csv``; ``notation`` declares the shape of the document."""
     shape = fitting(notation, document)
     main = next(
@@ -58,7 +57,7 @@ def _columns(shape: Shape, name: str) -> list[str]:
     return [name]
 
 
-def _rows(shape: Shape, value: Any, name: str) -> Iterator[Row]:
+def _rows(shape: Shape, value: object, name: str) -> Iterator[Row]:
     match shape, value:
         case Fields(), dict():
             yield value
@@ -73,7 +72,7 @@ def _rows(shape: Shape, value: Any, name: str) -> Iterator[Row]:
             yield {name: value}
 
 
-def _cell(value: Any) -> object:
+def _cell(value: object) -> object:
     """Return a cell: a number as it is, null as an empty cell, control characters escaped.
 
     A spreadsheet computes a text that begins like a formula, and clients choose keys, tags and

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from triomq.client.mqadmin.core.command import Table
 from triomq.remoting.core.findings import Finding, Level
@@ -26,7 +25,7 @@ def findings_table(findings: Iterable[Finding], words: Mapping[Level, str]) -> T
     )
 
 
-def finding_documents(findings: Iterable[Finding], subject: str) -> list[dict[str, Any]]:
+def finding_documents(findings: Iterable[Finding], subject: str) -> list[dict[str, object]]:
     """Return one document per finding; ``subject`` is the command's name for what it is about."""
     return [
         {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -68,7 +68,7 @@ async def lag_alert(
     lags = answers.some()
     lines = alerts(lags.values(), messages_max, seconds_max)
     named = {line.partition(":")[0] for line in lines}
-    rows: list[dict[str, Any]] = [
+    rows: list[dict[str, object]] = [
         {"group": lag.group, "diffTotal": lag.messages, "oldestSeconds": lag.seconds}
         for lag in lags.values()
         if lag.group in named

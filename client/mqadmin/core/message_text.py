@@ -33,7 +33,7 @@ LABELS: Mapping[str, str] = {
 }
 
 
-def message_table(documents: Sequence[dict[str, Any]], *, bodies: bool = True) -> Table:
+def message_table(documents: Sequence[dict[str, object]], *, bodies: bool = True) -> Table:
     """Return a row for each message."""
     columns: dict[str, Any] = {
         "Broker Name": "brokerName",
@@ -76,7 +76,7 @@ def charset(text: str) -> str:
         raise ValueError("unknown character set; use for instance utf-8, gbk or latin-1") from None
 
 
-def in_charset(document: dict[str, Any], name: str) -> dict[str, Any]:
+def in_charset(document: dict[str, Any], name: str) -> dict[str, object]:
     """Return the message with its body in another character set; undecodable bytes are U+FFFD."""
     body = (
         document["body"].encode()
@@ -95,7 +95,7 @@ TRACE_SHAPE = (
 """the shape of ``trace_document``"""
 
 
-def trace_document(event: TraceEvent) -> dict[str, Any]:
+def trace_document(event: TraceEvent) -> dict[str, object]:
     """Return an event as JSON."""
     return {
         "type": event.kind,

@@ -11,7 +11,7 @@ import json
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TextIO
+from typing import TextIO
 
 from triomq.client.admin.arguments import UsageError, Values
 from triomq.client.mqadmin.core.command import Lines, Result, Table
@@ -60,7 +60,7 @@ def print_result(
     _print_failures(None, failures, stream)
 
 
-def _print_json(document: Mapping[str, Any], stream: TextIO) -> None:
+def _print_json(document: Mapping[str, object], stream: TextIO) -> None:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     stream.write(printable_json(text) + "\n")
 

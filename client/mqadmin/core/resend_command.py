@@ -174,7 +174,10 @@ async def send_found(
 
 
 def sent_result(
-    found: SelectedMessages, outcome: ResendOutcome, about: dict[str, Any], silent: dict[str, str]
+    found: SelectedMessages,
+    outcome: ResendOutcome,
+    about: dict[str, object],
+    silent: dict[str, str],
 ) -> Result:
     """Return what was sent and what was not."""
     sent = [

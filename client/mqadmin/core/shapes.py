@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
@@ -108,12 +108,12 @@ def _first(tokens: list[str]) -> str:
     return tokens[0]
 
 
-def fitting(notation: str, document: Mapping[str, Any]) -> Fields:
+def fitting(notation: str, document: Mapping[str, object]) -> Fields:
     """Return the shape of ``notation`` that fits a document best."""
     return min(shapes_of(notation), key=lambda shape: len(list(differences(shape, document))))
 
 
-def differences(shape: Shape, value: Any, place: str = "") -> Iterator[str]:
+def differences(shape: Shape, value: object, place: str = "") -> Iterator[str]:
     """Yield what of a value is not as its shape says."""
     match shape, value:
         case (_, None) | (AnyJson(), _):

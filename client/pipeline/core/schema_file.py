@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.pipeline.core.errors import SchemaError
 
@@ -36,7 +36,7 @@ def read_schema(path: str) -> StructType:
         raise SchemaError(path, f"Spark cannot read a type: {cause}", fix) from None
 
 
-def schema_tree(path: str) -> Mapping[str, Any]:
+def schema_tree(path: str) -> Mapping[str, object]:
     """Return a schema file's JSON after a check of its shape. Raises: SchemaError."""
     content = file_bytes(path)
     try:

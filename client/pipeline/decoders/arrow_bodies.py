@@ -6,7 +6,7 @@ Only the bodies go to the Python worker; it answers with one struct a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 import pyarrow as pa
@@ -28,7 +28,7 @@ class BadBody(Exception):
 class BodyReader(Protocol):
     """Reads one body. It is pickled once for a query, and called in the tasks."""
 
-    def read(self, body: bytes) -> Mapping[str, Any]:
+    def read(self, body: bytes) -> Mapping[str, object]:
         """Return the fields of a body. Raises: BadBody."""
 
 
@@ -58,7 +58,7 @@ def batch_function(reader: BodyReader, answer: StructType) -> Callable[[pa.Array
     return decode
 
 
-def fields_of(reader: BodyReader, body: bytes | None) -> Mapping[str, Any]:
+def fields_of(reader: BodyReader, body: bytes | None) -> Mapping[str, object]:
     """Return the fields of a body, or only ``mq_reason``."""
     if body is None:
         return {REASON: "there is no body"}
@@ -68,7 +68,7 @@ def fields_of(reader: BodyReader, body: bytes | None) -> Mapping[str, Any]:
         return {REASON: str(bad)}
 
 
-def rows_array(rows: Sequence[Mapping[str, Any]], kind: pa.DataType) -> pa.Array:
+def rows_array(rows: Sequence[Mapping[str, object]], kind: pa.DataType) -> pa.Array:
     """Return rows as an array of structs; a row with a value that Arrow cannot hold is bad."""
     try:
         return pa.array(rows, kind)
@@ -79,7 +79,7 @@ def rows_array(rows: Sequence[Mapping[str, Any]], kind: pa.DataType) -> pa.Array
 OUT_OF_RANGE = {REASON: "a value is outside the range of its column"}
 
 
-def holds(row: Mapping[str, Any], kind: pa.DataType) -> bool:
+def holds(row: Mapping[str, object], kind: pa.DataType) -> bool:
     """Return whether Arrow can hold a row."""
     try:
         pa.array([row], kind)

@@ -31,7 +31,7 @@ class HadoopFiles:
                 " run the pipeline in a classic session: spark-submit, or mqpipeline run"
             )
         self._jvm: Any = jvm
-        self._settings: Any = session._jsparkSession.sessionState().newHadoopConf()
+        self._settings: object = session._jsparkSession.sessionState().newHadoopConf()
 
     def absolute(self, path: str) -> str:
         """Return a path with its scheme, as ``file:/data/orders``."""

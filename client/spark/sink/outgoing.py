@@ -35,7 +35,7 @@ MESSAGES_MAX = 4096
 """messages of a batch"""
 BODY_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
 """a frame also has a header of 32 KiB of properties, and less than 1 KiB of other fields"""
-Refuse = Callable[[Any, str], None]
+Refuse = Callable[[object, str], None]
 """takes the mark of a row, and the reason why it is not sent"""
 
 
@@ -46,7 +46,7 @@ class Element(NamedTuple):
     body: bytes
     properties: bytes
     sys_flag: int = 0
-    mark: Any = None
+    mark: object = None
     """what names the row if a broker refuses it"""
 
     @property
@@ -75,7 +75,7 @@ class Cells(NamedTuple):
     topic: str | None
     key: Any
     tags: str | None
-    headers: Any
+    headers: object
     sharding_key: str | None
     broker: str | None
     queue_id: int | None
@@ -124,11 +124,11 @@ class Rows:
         Raises: RowRefused for a row that cannot be a message, unless ``refuse`` takes it. It names
             the row, never its body.
         """
-        columns: list[Iterable[Any]] = [
+        columns: list[Iterable[object]] = [
             batch.column(self.places[name]).to_pylist() if name in self.places else repeat(None)
             for name in CELL_COLUMNS
         ]
-        marks: Iterable[Any] = repeat(None)
+        marks: Iterable[object] = repeat(None)
         if self.marks:
             marks = zip(*(batch.column(place).to_pylist() for place in self.marks))
         for cells, mark in zip(map(Cells._make, zip(*columns)), marks):
@@ -142,7 +142,7 @@ class Rows:
                 yield row
             self._count += 1
 
-    def _row(self, row: Cells, mark: Any, now_ms: int) -> Row:
+    def _row(self, row: Cells, mark: object, now_ms: int) -> Row:
         # Without a body the message is a tombstone: in a compaction topic it deletes its key.
         body = row.value or b""
         if isinstance(body, str):

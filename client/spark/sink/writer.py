@@ -67,9 +67,9 @@ class TaskWriter:
 
         Raises: NotDelivered, SourceError, Unreachable.
         """
-        found: list[tuple[Any, str]] = []
+        found: list[tuple[object, str]] = []
 
-        def refuse(mark: Any, reason: str) -> None:
+        def refuse(mark: object, reason: str) -> None:
             found.append((mark, reason))
 
         delivery = Delivery(self.options, self._find_route, refuse=refuse)
