@@ -147,11 +147,9 @@ async def run_proxy(
             ),
             finder,
             client_id,
-            config.cluster_name,
-            config.caches,
+            config,
             ProxyEndpoint(host, config.listen_port, config.keeps_ports),
             tasks,
-            config.heartbeats,
         )
         directory = cluster.calls.directory
         copy = AccessCopy(connector, lambda: directory.masters(config.cluster_name))

@@ -34,7 +34,7 @@ class ProxySource:
         return {
             "node_type": "proxy",
             "proxy_mode": "cluster",
-            "cluster": self.cluster.cluster_name,
+            "cluster": self.cluster.config.cluster_name,
             "node_id": self.cluster.client_id,
         }
 
@@ -46,7 +46,7 @@ class ProxySource:
         """Return what this proxy knows."""
         registrations = self.cluster.registrations
         return {
-            "cluster": self.cluster.cluster_name,
+            "cluster": self.cluster.config.cluster_name,
             "clientId": self.cluster.client_id,
             "nameServers": list(self.cluster.finder.names.addresses),
             "brokers": len(self.cluster.calls.directory),

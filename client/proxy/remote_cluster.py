@@ -27,7 +27,7 @@ from triomq.client.proxy.cached_look_ups import CachedLookUps
 from triomq.client.proxy.group_places import GroupPlaces
 from triomq.client.proxy.heartbeat_connections import HeartbeatConnections
 from triomq.client.proxy.joined_clients import JoinedClients
-from triomq.client.proxy.proxy_config import CacheSettings, HeartbeatSettings
+from triomq.client.proxy.proxy_config import ProxyConfig
 from triomq.client.proxy.registrations import Registrations
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.errors import RemotingError
@@ -104,20 +104,17 @@ class RemoteLink:
 class RemoteCluster:
     """The brokers that name servers know.
 
-    ``client_id``: that of the proxy at brokers. ``cluster_name``: the cluster whose masters are
-    asked first for settings of groups. ``more``: connections for heartbeats, beside those of the
-    connector.
+    ``client_id``: that of the proxy at brokers. ``more``: connections for heartbeats, beside those
+    of the connector.
     """
 
     connector: Connector
     more: HeartbeatConnections
     finder: RouteFinder
     client_id: str
-    cluster_name: str
-    caches: CacheSettings
+    config: ProxyConfig
     endpoint: ProxyEndpoint
     nursery: trio.Nursery
-    heartbeats: HeartbeatSettings
     verifies_signatures: bool = attrs.field(default=False, init=False)
     """Whether the proxy checks calls; brokers see its own user."""
     calls: BrokerCalls = attrs.field(init=False)
@@ -129,14 +126,15 @@ class RemoteCluster:
     _groups: CachedLookUps[SubscriptionGroupConfig] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        caches, spawn = self.caches, self.nursery.start_soon
+        caches, spawn = self.config.caches, self.nursery.start_soon
         self.calls = BrokerCalls(self.connector, self.finder, self._failed)
-        most = self.heartbeats.groups_per_connection
+        heartbeats = self.config.heartbeats
+        most = heartbeats.groups_per_connection
         self.registrations = Registrations(
             self.client_id,
             self.route,
             self._call,
-            JoinedClients(most * self.heartbeats.connections_max),
+            JoinedClients(most * heartbeats.connections_max),
             GroupPlaces(most),
         )
         self._routes = CachedLookUps(
@@ -263,10 +261,10 @@ class RemoteCluster:
         )
 
     async def _ask_group(self, group: str) -> SubscriptionGroupConfig | None:
-        addresses = self.calls.directory.masters(self.cluster_name)
+        addresses = self.calls.directory.masters(self.config.cluster_name)
         if not addresses:
             await self.calls.list_brokers()
-            addresses = self.calls.directory.masters(self.cluster_name)
+            addresses = self.calls.directory.masters(self.config.cluster_name)
         return await self._ask_brokers(
             addresses,
             lambda: new_request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupHeader(group)),

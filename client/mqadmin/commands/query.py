@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from triomq.client.admin import messages
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words, whole
 from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound, TraceNotFound
-from triomq.client.admin.messages import UNIQUE_COUNT_MAX, parse_offset_id
-from triomq.client.admin.times import instant_ms, seconds_text
+from triomq.client.admin.messages import FAR_FUTURE_MS, UNIQUE_COUNT_MAX, parse_offset_id
+from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.client.mqadmin.core.command import (
     ROUTE_CLUSTER,
@@ -23,6 +22,7 @@ from triomq.client.mqadmin.core.command import (
     Result,
     Table,
     answered,
+    period,
     table_of,
 )
 from triomq.client.mqadmin.core.message_text import (
@@ -246,18 +246,7 @@ COMMANDS = (
         options=(
             TOPIC,
             Option("-k, --msgKey KEY", "the key", required=True),
-            Option(
-                "-b, --beginTimestamp TIME",
-                "only messages stored then or later",
-                instant_ms,
-                default=0,
-            ),
-            Option(
-                "-e, --endTimestamp TIME",
-                "only messages stored then or earlier",
-                instant_ms,
-                default=messages.FAR_FUTURE_MS,
-            ),
+            *period("-b, --beginTimestamp", "-e, --endTimestamp", latest=FAR_FUTURE_MS),
             Option("-m, --maxNum N", "maximum number of messages", whole(1), default=64),
             Option(
                 "-p, --keyType TYPE",
@@ -300,18 +289,7 @@ COMMANDS = (
             Option("-i, --msgId ID", "the id", required=True),
             TOPIC,
             Option("-a, --showAll", "all messages with this id (up to 32), not only the newest"),
-            Option(
-                "-s, --startTime TIME",
-                "only messages stored then or later",
-                instant_ms,
-                default=0,
-            ),
-            Option(
-                "-e, --endTime TIME",
-                "only messages stored then or earlier",
-                instant_ms,
-                default=messages.FAR_FUTURE_MS,
-            ),
+            *period("-s, --startTime", "-e, --endTime", latest=FAR_FUTURE_MS),
             *TO_CLIENT,
             ROUTE_CLUSTER,
         ),
@@ -324,17 +302,11 @@ COMMANDS = (
         options=(
             Option("-i, --msgId ID", "the message's id, or a business key", required=True),
             Option("-t, --traceTopic TOPIC", "the topic of the traces", default=TRACE_TOPIC),
-            Option(
-                "-b, --beginTimestamp TIME",
-                "only traces stored then or later",
-                instant_ms,
-                default=0,
-            ),
-            Option(
-                "-e, --endTimestamp TIME",
-                "only traces stored then or earlier",
-                instant_ms,
-                default=messages.FAR_FUTURE_MS,
+            *period(
+                "-b, --beginTimestamp",
+                "-e, --endTimestamp",
+                "traces",
+                latest=FAR_FUTURE_MS,
             ),
             Option(
                 "-c, --maxNum N",

@@ -17,9 +17,15 @@ from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
 from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.resend.searching import end_by_time
 from triomq.client.admin.resend.selection import tags_of
-from triomq.client.admin.times import instant_ms
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Result, Table, answered
+from triomq.client.mqadmin.core.command import (
+    TOPIC,
+    AdminCommand,
+    Result,
+    Table,
+    answered,
+    period,
+)
 from triomq.client.mqadmin.core.message_text import (
     charset,
     in_charset,
@@ -211,14 +217,7 @@ async def query_by_offset(admin: Admin, options: Values) -> Result:
     return Result(document={"messages": [document]}, blocks=message_lines(document))
 
 
-PERIOD = (
-    Option(
-        "-b, --beginTimestamp TIME",
-        "only messages stored then or later: milliseconds, yyyy-MM-dd#HH:mm:ss:SSS, or now",
-        instant_ms,
-    ),
-    Option("-e, --endTimestamp TIME", "only messages stored then or earlier", instant_ms),
-)
+PERIOD = period("-b, --beginTimestamp", "-e, --endTimestamp")
 CHARSET = Option("-c, --charsetName NAME", "character set of the bodies (default: utf-8)", charset)
 TAGS = Option("-s, --subExpression TAGS", "only messages with these tags, 'A || B'", tags_of)
 MESSAGE_DOCUMENT = f"[{{{MESSAGE_KEYS}}}]"
@@ -369,12 +368,7 @@ COMMANDS = (
             Option(
                 "-g, --consumerGroup GROUP", "consumer group of the pulls (default: TOOLS_CONSUMER)"
             ),
-            Option(
-                "-s, --beginTimestamp TIME",
-                "only messages stored then or later, for instance -1h; see times",
-                instant_ms,
-            ),
-            Option("-e, --endTimestamp TIME", "only messages stored then or earlier", instant_ms),
+            *period("-s, --beginTimestamp", "-e, --endTimestamp"),
             Option(
                 "-c, --MessageNumber N",
                 "maximum number of messages",

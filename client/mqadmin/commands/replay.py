@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.resend.searching import search
-from triomq.client.admin.times import instant_ms
 from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect, Result
 from triomq.client.mqadmin.core.resend_command import (
     BROKER_NAME,
@@ -42,7 +43,7 @@ COMMANDS = (
         copies="a copy of each of these messages, to all groups of its topic",
         options=(
             TOPIC,
-            Option("--from TIME", FROM, instant_ms, required=True),
+            attrs.evolve(FROM, required=True),
             TO,
             KEY,
             TAG,

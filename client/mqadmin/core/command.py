@@ -14,6 +14,7 @@ import attrs
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.errors import MasterMissing
+from triomq.client.admin.times import instant_ms
 from triomq.client.mqadmin.core.command_list import LIST, title
 
 if TYPE_CHECKING:
@@ -304,6 +305,26 @@ EFFECT_OPTIONS: Mapping[Effect, Sequence[Option]] = {
     Effect.ACTS: (),
 }
 """effect of a command → options that it has beside its own"""
+
+
+def period(
+    begin: str, end: str, what: str = "messages", *, latest: int | None = None
+) -> tuple[Option, Option]:
+    """Return the options for the begin and the end of a period, by store time.
+
+    ``latest``: milliseconds since 1970, the end if it is not given; the begin is 0 with it.
+    """
+    return (
+        Option(
+            f"{begin} TIME",
+            f"only {what} stored then or later, for instance -1h; see times",
+            instant_ms,
+            default=None if latest is None else 0,
+        ),
+        Option(f"{end} TIME", f"only {what} stored then or earlier", instant_ms, default=latest),
+    )
+
+
 TOPIC = Option("-t, --topic TOPIC", "name of the topic", required=True)
 MASTERS = (
     Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),

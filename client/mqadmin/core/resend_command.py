@@ -16,8 +16,8 @@ from triomq.client.admin.resend.selection import (
     SelectedMessages,
     tags_of,
 )
-from triomq.client.admin.times import instant_ms, milliseconds_text
-from triomq.client.mqadmin.core.command import Result, Table, table_of
+from triomq.client.admin.times import milliseconds_text
+from triomq.client.mqadmin.core.command import Result, Table, period, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -27,8 +27,7 @@ SENT_MAX = 10_000
 """copies that one call sends"""
 LAST_SEND_SECONDS, LAST_SEND_SHARE = 1.0, 0.1
 """time before the end of ``--timeout`` in which no copy is begun: seconds, and largest share"""
-FROM = "only messages stored then or later, for instance -1h; see times"
-TO = Option("--to TIME", "only messages stored then or earlier", instant_ms)
+FROM, TO = period("--from", "--to")
 KEY = Option("--key KEY", "only messages with this key")
 TAG = Option("--tag TAGS", "only messages with one of these tags, 'A || B'", tags_of)
 ID = Option(
@@ -38,7 +37,7 @@ ID = Option(
 )
 BROKER_NAME = Option("-b, --brokerName NAME", "only what lies at this broker, by name")
 FILTERS: Sequence[Option] = (
-    Option("--from TIME", FROM, instant_ms),
+    FROM,
     TO,
     KEY,
     TAG,
