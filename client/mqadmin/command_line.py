@@ -45,7 +45,7 @@ def understand(words: Sequence[str]) -> Call | str:
     command, rest = load(found.name), found.rest
     if any(word in ("-h", "--help") for word in rest):
         return command_help(command)
-    return Call(command, parse(command.accepted, rest, command.one_of, command.subject), words)
+    return Call(command, parse(command.accepted, rest, command.exclusive, command.subject), words)
 
 
 def complain(error: Exception, words: Sequence[str], stdout: TextIO, stderr: TextIO) -> int:
@@ -124,7 +124,7 @@ def command_help(command: AdminCommand) -> str:
         "",
     ]
     lines += [f"  {spelling:{width}}  {meaning}" for spelling, meaning in rows]
-    for names in command.one_of:
+    for names in command.exclusive:
         titles = [option.title for option in command.options if option.name in names]
         lines += ["", f"One of {' and '.join(titles)} is needed."]
     if command.subject is not None:

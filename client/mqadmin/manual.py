@@ -169,7 +169,7 @@ def _section(command: AdminCommand) -> str:
         lines.append(f"Also `{command.name}`.\n")
     own = command.accepted[: -len(COMMON_OPTIONS)]
     lines.append(f"| Option | Meaning |\n|---|---|\n{_option_rows(own)}" if own else "")
-    for names in command.one_of:
+    for names in command.exclusive:
         titles = [f"`{option.title}`" for option in command.options if option.name in names]
         lines.append(f"One of {' and '.join(titles)} is needed.\n")
     if command.subject is not None:

@@ -13,14 +13,13 @@ from triomq.client.core.errors import PolicyNotFound
 from triomq.client.mqadmin.core.account_copy import (
     BETWEEN,
     COPIED,
-    EVERYWHERE,
     AccountCopy,
     names,
     preposition,
 )
 from triomq.client.mqadmin.core.command import (
     BROKERS,
-    ONE_PLACE,
+    EVERYWHERE,
     AdminCommand,
     Effect,
     Result,
@@ -223,7 +222,6 @@ COMMANDS = (
         effect=Effect.CHANGES,
         run=partial(change_acl, code=RequestCode.AUTH_CREATE_ACL, verb="create"),
         options=RULE,
-        one_of=ONE_PLACE,
         examples=(
             (
                 "createAcl -c DefaultCluster -s User:billing -r Topic:orders,Group:billing"
@@ -238,7 +236,6 @@ COMMANDS = (
         effect=Effect.CHANGES,
         run=partial(change_acl, code=RequestCode.AUTH_UPDATE_ACL, verb="update"),
         options=RULE,
-        one_of=ONE_PLACE,
         examples=("updateAcl -c DefaultCluster -s User:billing -r Topic:orders -a Sub -d Allow",),
         document=DONE,
         remarks=f"Rules for other resources stay. {NEEDED}",
@@ -255,7 +252,6 @@ COMMANDS = (
                 "-r, --resources LIST", "only the rules for these (default: all)", read_resources
             ),
         ),
-        one_of=ONE_PLACE,
         examples=("deleteAcl -c DefaultCluster -s User:billing -r Topic:orders",),
         document=DONE,
         remarks=NEEDED,
@@ -267,7 +263,6 @@ COMMANDS = (
             *BROKERS,
             Option("-s, --subject SUBJECT", "whose rights: User:name", read_subject),
         ),
-        one_of=ONE_PLACE,
         examples=("getAcl -c DefaultCluster -s User:billing",),
         document=LISTED,
         remarks=NEEDED,
@@ -280,7 +275,6 @@ COMMANDS = (
             Option("-s, --subject TEXT", "only subjects with this part of the name"),
             Option("-r, --resource TEXT", "only resources with this part of the name"),
         ),
-        one_of=ONE_PLACE,
         examples=("listAcl -c DefaultCluster -r orders",),
         document=LISTED,
         remarks=NEEDED,

@@ -14,7 +14,6 @@ from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.core.errors import SettingsError
 from triomq.client.mqadmin.core.command import (
     MASTERS,
-    ONE_PLACE,
     TOPIC,
     AdminCommand,
     Effect,
@@ -145,7 +144,6 @@ COMMANDS = (
             *MASTERS,
             Option("-f, --filename FILE", "a JSON list of topic settings", required=True),
         ),
-        one_of=ONE_PLACE,
         examples=("updateTopicList -c DefaultCluster -f topics.json",),
         document=LIST_DOCUMENT,
         remarks="TrioMQ's brokers take all topics of the list, or none.",
@@ -158,7 +156,6 @@ COMMANDS = (
             *MASTERS,
             Option("-f, --filename FILE", "a JSON list of group settings", required=True),
         ),
-        one_of=ONE_PLACE,
         examples=("updateSubGroupList -c DefaultCluster -f groups.json",),
         document=LIST_DOCUMENT,
     ),

@@ -18,7 +18,6 @@ from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import PolicyNotFound
 from triomq.client.mqadmin.core.command import (
     BROKERS,
-    ONE_PLACE,
     AdminCommand,
     Result,
     answered,
@@ -112,7 +111,6 @@ COMMANDS = (
                 "--from ADDRESS", "the address that the request comes from", default="127.0.0.1"
             ),
         ),
-        one_of=ONE_PLACE,
         examples=("can shop Pub Topic:orders -c DefaultCluster",),
         document=(
             '{"user", "action", "resource", "from", "brokers": {address: {"allowed", "why"}},'

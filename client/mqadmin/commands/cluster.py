@@ -12,7 +12,6 @@ from triomq.client.admin.times import now_ms
 from triomq.client.mqadmin.core.command import (
     BROKERS,
     NO_BROKERS,
-    ONE_PLACE,
     AdminCommand,
     Result,
     Table,
@@ -221,7 +220,6 @@ COMMANDS = (
         name="brokerStatus",
         run=broker_status,
         options=BROKERS,
-        one_of=ONE_PLACE,
         examples=("brokerStatus -b 127.0.0.1:10911", "brokerStatus -c DefaultCluster --json"),
         document='{"brokers": {address: {counter: text}}, "failures": {address: reason}}',
     ),

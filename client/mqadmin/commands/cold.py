@@ -13,7 +13,6 @@ from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.mqadmin.core.command import (
     MASTERS,
-    ONE_PLACE,
     AdminCommand,
     Effect,
     Result,
@@ -95,7 +94,6 @@ COMMANDS = (
         name="getColdDataFlowCtrInfo",
         run=cold_reads,
         options=MASTERS,
-        one_of=ONE_PLACE,
         examples=("getColdDataFlowCtrInfo -c DefaultCluster",),
         document=(
             '{"brokers": {address: {"runtimeTable": JSON, "configTable": JSON,'
@@ -115,7 +113,6 @@ COMMANDS = (
                 "-v, --threshold BYTES", "bytes from disk that it may read", whole(0), required=True
             ),
         ),
-        one_of=ONE_PLACE,
         examples=("updateColdDataFlowCtrGroupConfig -c DefaultCluster -g billing -v 1048576",),
         document=GROUP_DOCUMENT,
         remarks=JAVA_S,
@@ -125,7 +122,6 @@ COMMANDS = (
         effect=Effect.CHANGES,
         run=remove_threshold,
         options=(*MASTERS, GROUP),
-        one_of=ONE_PLACE,
         examples=("removeColdDataFlowCtrGroupConfig -c DefaultCluster -g billing",),
         document=GROUP_DOCUMENT,
         remarks=JAVA_S,
@@ -143,7 +139,6 @@ COMMANDS = (
                 required=True,
             ),
         ),
-        one_of=ONE_PLACE,
         examples=("setCommitLogReadAheadMode -b 127.0.0.1:10911 -m 1",),
         document='{"mode", "brokers": [address], "failures": {address: reason}}',
         remarks=(

@@ -11,7 +11,6 @@ from triomq.client.admin.arguments import Option, Values, attribute_changes, tru
 from triomq.client.admin.documents import GROUP_FIELDS, GROUP_SHAPE, group_document, settings_line
 from triomq.client.mqadmin.core.command import (
     MASTERS,
-    ONE_PLACE,
     TOPIC,
     AdminCommand,
     Effect,
@@ -203,7 +202,6 @@ COMMANDS = (
                 attribute_changes,
             ),
         ),
-        one_of=ONE_PLACE,
         examples=("updateSubGroup -c DefaultCluster -g billing -r 3",),
         document=(f'{{"brokers": {{address: {GROUP_SHAPE}}}, "failures": {{address: reason}}}}'),
         remarks="Options that are not given keep their values.",

@@ -17,7 +17,6 @@ from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import BrokerError, GroupOffline, SettingsError
 from triomq.client.mqadmin.core.command import (
     MASTERS,
-    ONE_PLACE,
     AdminCommand,
     Effect,
     Result,
@@ -245,7 +244,6 @@ COMMANDS = (
             Option("-g, --subscriptionGroup", "only groups: subscriptionGroup.json"),
             Option("-s, --specialTopic", "with retry and dead-letter topics"),
         ),
-        one_of=ONE_PLACE,
         examples=("exportMetadata -c DefaultCluster -f export",),
         document=(
             '{"file", "topics": [name], "groups": [name], "failures": {address: reason}}; the file:'
@@ -277,7 +275,6 @@ COMMANDS = (
             *MASTERS,
             Option("-d, --dryRun BOOL", "true: only print the brokers", truth),
         ),
-        one_of=ONE_PLACE,
         examples=("exportPopRecord -c DefaultCluster -d true",),
         document='{"brokers": [address], "dryRun", "failures": {address: reason}}',
         remarks=(

@@ -12,7 +12,6 @@ from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import GroupNotFound
 from triomq.client.mqadmin.core.command import (
     MASTERS,
-    ONE_PLACE,
     TOPIC,
     AdminCommand,
     Effect,
@@ -216,7 +215,6 @@ COMMANDS = (
                 default=0,
             ),
         ),
-        one_of=ONE_PLACE,
         examples=("setConsumeMode -c DefaultCluster -t orders -g billing -m POP",),
         document=(
             '{"topic", "group", "mode", "popShareQueueNum", "brokers": [address], "failures":'

@@ -10,7 +10,6 @@ from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.times import seconds_text
 from triomq.client.mqadmin.core.command import (
     MASTERS,
-    ONE_PLACE,
     AdminCommand,
     Effect,
     Result,
@@ -124,7 +123,6 @@ COMMANDS = (
                 "-i, --interval SECONDS", "repeat forever, with this pause in seconds", whole(1)
             ),
         ),
-        one_of=ONE_PLACE,
         examples=("haStatus -c DefaultCluster", "haStatus -b 127.0.0.1:10911 -i 5"),
         document=(
             '{"brokers": {address: {"master", of a master "masterCommitLogMaxOffset", of a master'

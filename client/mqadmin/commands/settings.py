@@ -14,7 +14,6 @@ from triomq.client.admin.arguments import Option, UsageError, Values, filled, tr
 from triomq.client.admin.server_settings import read_settings
 from triomq.client.mqadmin.core.command import (
     BROKERS,
-    ONE_PLACE,
     TOPIC,
     AdminCommand,
     Effect,
@@ -185,7 +184,6 @@ COMMANDS = (
         name="getBrokerConfig",
         run=get_broker_config,
         options=BROKERS,
-        one_of=ONE_PLACE,
         examples=("getBrokerConfig -b 127.0.0.1:10911",),
         document='{"brokers": {address: {key: value}}, ' + FAILURES,
     ),

@@ -14,7 +14,6 @@ from triomq.client.admin.documents import count_of, fewer_queues, settings_line,
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.mqadmin.core.command import (
     MASTERS,
-    ONE_PLACE,
     ROUTE_CLUSTER,
     TOPIC,
     AdminCommand,
@@ -337,7 +336,6 @@ COMMANDS = (
                 attribute_changes,
             ),
         ),
-        one_of=ONE_PLACE,
         examples=(
             "updateTopic -c DefaultCluster -t orders -r 8 -w 8",
             "updateTopic -b 127.0.0.1:10911 -t orders -p 4",

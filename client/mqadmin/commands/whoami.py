@@ -16,7 +16,6 @@ from triomq.client.core.broker_errors import RequestNotSupported
 from triomq.client.core.errors import PermissionDenied
 from triomq.client.mqadmin.core.command import (
     BROKERS,
-    ONE_PLACE,
     AdminCommand,
     Result,
     answered,
@@ -83,7 +82,6 @@ COMMANDS = (
         name="whoami",
         run=whoami,
         options=BROKERS,
-        one_of=ONE_PLACE,
         examples=("whoami -c DefaultCluster --credentials tools.yml",),
         document=(
             '{"accessKey", "brokers": {address: {"authenticates", "user", "type", "why"}},'

@@ -20,12 +20,6 @@ from triomq.remoting.protocol.headers.auth import (
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
-EVERYWHERE = (
-    Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
-    Option("-c, --clusterName NAME", "at all brokers of a cluster, slaves too"),
-)
-
-
 BETWEEN = (
     Option("-f, --fromBroker ADDRESS", "the source, host:port", required=True),
     Option("-t, --toBroker ADDRESS", "the target, host:port", required=True),

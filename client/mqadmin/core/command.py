@@ -198,7 +198,7 @@ class AdminCommand:
     """seconds of work that the options ask for, beside the requests that ``--timeout`` limits"""
     options: Sequence[Option] = ()
     one_of: Sequence[Sequence[str]] = ()
-    """groups of long option names of which exactly one must be given"""
+    """groups of long option names of which exactly one must be given, beside those of ``PLACES``"""
     examples: Sequence[str]
     """without ``mqadmin``"""
     document: str
@@ -241,6 +241,12 @@ class AdminCommand:
         if any(option.is_argument for option in self.options):
             return None
         return next((one for one in self.options if one.name in SUBJECTS.get(noun, ())), None)
+
+    @property
+    def exclusive(self) -> Sequence[Sequence[str]]:
+        """Return all groups of long option names of which exactly one must be given."""
+        asks_place = any(all(option in self.options for option in place) for place in PLACES)
+        return ((("brokerAddr", "clusterName"),) if asks_place else ()) + tuple(self.one_of)
 
     @property
     def accepted(self) -> Sequence[Option]:
@@ -334,8 +340,12 @@ BROKERS = (
     Option("-b, --brokerAddr ADDRESS", "one broker, host:port"),
     Option("-c, --clusterName NAME", "all brokers of a cluster"),
 )
-ONE_PLACE = (("brokerAddr", "clusterName"),)
-"""``one_of`` of commands with ``MASTERS`` or ``BROKERS``"""
+EVERYWHERE = (
+    Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
+    Option("-c, --clusterName NAME", "at all brokers of a cluster, slaves too"),
+)
+PLACES = (MASTERS, BROKERS, EVERYWHERE)
+"""a command with the options of one of these needs exactly one of them"""
 ROUTE_CLUSTER = Option(
     "-c, --cluster NAME", "accepted for old scripts; the topic alone determines the route"
 )

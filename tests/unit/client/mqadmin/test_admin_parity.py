@@ -116,7 +116,7 @@ def test_options_are_java_s(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "options"), EXCLUSIVE.items())
 def test_exclusive_options_are_java_s(name: str, options: set[str]) -> None:
-    assert [set(names) for names in find_command(name).one_of] == [options]
+    assert [set(names) for names in find_command(name).exclusive] == [options]
 
 
 def test_every_command_has_java_s_common_options() -> None:
