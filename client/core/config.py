@@ -27,7 +27,7 @@ from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.tls.client import Tls
 
 T = TypeVar("T")
-_Check = Callable[[Any, "attrs.Attribute[Any]", Any], object]
+_Check = Callable[[object, "attrs.Attribute[Any]", Any], object]
 
 
 def _setting(default: T, java: str = "", check: _Check | None = None) -> T:
@@ -41,7 +41,7 @@ def _java(name: str) -> dict[str, str]:
 
 
 def _positive(default: T, java: str = "") -> T:
-    def check(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    def check(instance: object, attribute: attrs.Attribute[object], value: float | None) -> None:
         if value is not None and not value > 0:
             raise SettingsError(f"{attribute.name} must be greater than 0, not {value!r}")
 
@@ -49,7 +49,7 @@ def _positive(default: T, java: str = "") -> T:
 
 
 def _not_negative(default: T, java: str = "") -> T:
-    def check(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    def check(instance: object, attribute: attrs.Attribute[object], value: float | None) -> None:
         if value is not None and value < 0:
             raise SettingsError(f"{attribute.name} must be 0 or greater, not {value!r}")
 
@@ -83,7 +83,7 @@ def _rpc_hooks(given: Iterable[RpcHook]) -> tuple[RpcHook, ...]:
     return tuple(given)
 
 
-def _namespace(instance: Any, attribute: attrs.Attribute[Any], value: str | None) -> None:
+def _namespace(instance: object, attribute: attrs.Attribute[object], value: str | None) -> None:
     if value is not None and re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", value) is None:
         raise SettingsError(
             f"namespace {value!r} cannot be used: 1 to 64 letters, digits, '_' and '-'"
@@ -98,7 +98,7 @@ class TracerProvider(Protocol):
         """Return what makes the spans of one library."""
 
 
-def _topic(instance: Any, attribute: attrs.Attribute[Any], value: str) -> None:
+def _topic(instance: object, attribute: attrs.Attribute[object], value: str) -> None:
     if (complaint := topic_complaint(value)) is not None:
         raise SettingsError(f"{attribute.name} cannot be used: {complaint}")
 

@@ -6,7 +6,6 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import attrs
 
@@ -81,7 +80,7 @@ class Guard:
             )
         return scope_of(message), key
 
-    def attempt(self, scope: str, key: str) -> Held[Any] | Done | Busy:
+    def attempt(self, scope: str, key: str) -> Held[object] | Done | Busy:
         """Try once to get a key. Raises: ``OnceStoreFailed``."""
         if self.transaction:
             return self.store.begin(scope, key)  # type: ignore[attr-defined,no-any-return]
@@ -99,7 +98,7 @@ class Guard:
             f" for {self.wait:g} s (or died at it, and its lease is not over); it comes again later"
         )
 
-    def settle(self, message: MessageView, held: Held[Any]) -> None:
+    def settle(self, message: MessageView, held: Held[object]) -> None:
         """End a handler that returned: mark the key, or give it up with the message.
 
         Raises: ``ClaimLost``, ``OnceStoreFailed``.
@@ -119,7 +118,7 @@ class Guard:
             raise self.late(message)
         self.done += 1
 
-    def give_up(self, message: MessageView, held: Held[Any]) -> None:
+    def give_up(self, message: MessageView, held: Held[object]) -> None:
         """Count a handler that failed, and give its key up, so that the next delivery has it."""
         self.failed += 1
         try:
@@ -146,7 +145,7 @@ class Guard:
 class GuardedHandler:
     """What the ``OnceHandler`` of each interface is made of."""
 
-    __call__: Callable[..., Any]
+    __call__: Callable[..., object]
 
     def __init__(self, handler: Callable[..., object], guard: Guard) -> None:
         functools.update_wrapper(self, handler)

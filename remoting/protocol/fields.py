@@ -56,7 +56,7 @@ class WireField:
     kind: type  # str, int, bool or float
     optional: bool  # None is a legal value
     required: bool  # has no default
-    default: Any
+    default: object
     bits: int
     varies: bool
 
@@ -68,7 +68,7 @@ def wire(
     name: str,
     *,
     short: str | None = None,
-    default: Any = attrs.NOTHING,
+    default: object = attrs.NOTHING,
     bits: int = 32,
     varies: bool = False,
 ) -> Any:
@@ -95,7 +95,7 @@ def header(cls: type[H]) -> type[H]:
     return made
 
 
-def _equal(self: object, other: object) -> Any:
+def _equal(self: object, other: object) -> object:
     codec = _CODECS[type(self)]
     if _CODECS.get(type(other)) is not codec:
         return NotImplemented
@@ -187,13 +187,13 @@ class HeaderCodec(Generic[H]):
         )
 
 
-def compile_function(source: str, name: str, namespace: dict[str, Any]) -> Any:
+def compile_function(source: str, name: str, namespace: dict[str, object]) -> Any:
     """Return the function that generated source defines."""
     exec(compile(source, f"<generated {name}>", "exec"), namespace)
     return namespace[name]
 
 
-def _wire_field(field: "attrs.Attribute[Any]", cls: type) -> WireField:
+def _wire_field(field: "attrs.Attribute[object]", cls: type) -> WireField:
     if _METADATA_KEY not in field.metadata:
         raise TypeError(f"{cls.__name__}.{field.name} must be declared with wire()")
     name, short, bits, varies = field.metadata[_METADATA_KEY]
@@ -214,7 +214,7 @@ def _wire_field(field: "attrs.Attribute[Any]", cls: type) -> WireField:
     )
 
 
-def _kind_of(annotation: Any, cls: type, attribute: str) -> tuple[type, bool]:
+def _kind_of(annotation: object, cls: type, attribute: str) -> tuple[type, bool]:
     optional = False
     if get_origin(annotation) in (types.UnionType, Union):
         members = [member for member in get_args(annotation) if member is not type(None)]

@@ -42,7 +42,7 @@ class Meta:
     le: int
 
 
-def field(*, name: str | None = None, **default: Any) -> Any:
+def field(*, name: str | None = None, **default: Any) -> object:
     """Declare a member with its name in JSON; ``default`` or ``default_factory``."""
     if "default_factory" in default:
         default["factory"] = default.pop("default_factory")
@@ -74,7 +74,7 @@ def defstruct(
     *,
     rename: Mapping[str, str] = types.MappingProxyType({}),
     module: str = __name__,
-    namespace: Mapping[str, Any] = types.MappingProxyType({}),
+    namespace: Mapping[str, object] = types.MappingProxyType({}),
     **options: bool,
 ) -> type[Struct]:
     """Return a struct class. ``members``: (attribute, type) or (attribute, type, default)."""
@@ -89,7 +89,7 @@ def defstruct(
     return made
 
 
-def convert(value: Any, kind: type[Struct], *, strict: bool = False) -> Any:
+def convert(value: object, kind: type[Struct], *, strict: bool = False) -> object:
     """Return a struct of a mapping; numbers and bools may be texts. Raises: ValidationError."""
     if not isinstance(value, Mapping):
         raise ValidationError(f"Expected `object`, got `{type(value).__name__}`")
@@ -103,7 +103,7 @@ def convert(value: Any, kind: type[Struct], *, strict: bool = False) -> Any:
     return kind(**made)
 
 
-def _cast(value: Any, kind: Any, name: str) -> Any:
+def _cast(value: object, kind: object, name: str) -> object:
     if kind is str and isinstance(value, str):
         return value
     origin, arguments = get_origin(kind), get_args(kind)
@@ -126,7 +126,7 @@ def _cast(value: Any, kind: Any, name: str) -> Any:
     raise ValidationError(f"Expected `{kind}`, got `{value!r:.40}` - at `$.{name}`")
 
 
-def _cast_to_one_of(value: Any, kinds: tuple[Any, ...], name: str) -> Any:
+def _cast_to_one_of(value: object, kinds: tuple[object, ...], name: str) -> object:
     if type(None) in kinds and (
         value is None or (str not in kinds and str(value).lower() == "null")
     ):
@@ -144,7 +144,7 @@ def _no_constant(name: str) -> Never:
     raise DecodeError(f"{name} is not JSON")
 
 
-def _decode(data: bytes | bytearray | memoryview | str) -> Any:
+def _decode(data: bytes | bytearray | memoryview | str) -> object:
     text = data if isinstance(data, str) else str(data, "utf-8")
     if text.startswith(_BOM) or _SURROGATE.search(text):
         raise DecodeError("not the plainest JSON")  # the loose parser reads it
@@ -154,7 +154,7 @@ def _decode(data: bytes | bytearray | memoryview | str) -> Any:
         raise DecodeError(str(error)) from None
 
 
-def _encode(value: Any, *, order: str | None = None) -> bytes:
+def _encode(value: object, *, order: str | None = None) -> bytes:
     text = _json.dumps(
         value, ensure_ascii=False, separators=(",", ":"), sort_keys=order == "sorted"
     )
@@ -167,11 +167,11 @@ class _Decoder:
         kind: type[Struct] | None = None,
         *,
         strict: bool = True,
-        float_hook: Callable[[str], Any] = float,
+        float_hook: Callable[[str], object] = float,
     ) -> None:
         self._kind = kind
 
-    def decode(self, data: bytes | bytearray | memoryview | str) -> Any:
+    def decode(self, data: bytes | bytearray | memoryview | str) -> object:
         value = _decode(data)
         return value if self._kind is None else convert(value, self._kind)
 

@@ -32,8 +32,8 @@ from triomq.remoting.protocol.fastjson import (
 from triomq.remoting.protocol.fields import LIMITS
 from triomq.remoting.protocol.short_repr import short_value
 
-Reader: TypeAlias = Callable[[Any], Any]
-Writer: TypeAlias = Callable[[Any, bool], Any]
+Reader: TypeAlias = Callable[[object], Any]
+Writer: TypeAlias = Callable[[Any, bool], object]
 
 B = TypeVar("B", bound="JsonBody")
 
@@ -82,7 +82,7 @@ class JsonBody:
         )
         return f"{type(self).__name__}({shown})"
 
-    def _values(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, field.name) for field in attrs.fields(cast("Any", type(self))))
 
     def encode(self, *, bare_keys: bool = False) -> bytes:
@@ -104,7 +104,7 @@ class JsonBody:
         return cls.from_plain(loads(data, limits))
 
     @classmethod
-    def from_plain(cls, plain: Any) -> Self:
+    def from_plain(cls, plain: object) -> Self:
         """Return the object of a value that ``fastjson.loads`` returned."""
         value: Self = _reader(cast("Any", cls))(plain)
         return value
@@ -148,7 +148,7 @@ def _escape_character(match: re.Match[str]) -> str:
     )
 
 
-def wire_name(field: "attrs.Attribute[Any]") -> str:
+def wire_name(field: "attrs.Attribute[object]") -> str:
     """Return the JSON name of a member."""
     name: str | None = field.metadata.get(_NAME)
     if name is None:
@@ -189,7 +189,7 @@ def _reader(annotation: Any) -> Reader:
 def _class_reader(cls: Any) -> Reader:
     members: list[tuple[str, str, Reader, bool]] = []
 
-    def read(value: Any) -> Any:
+    def read(value: object) -> object:
         if not members:  # Filled at first use: a class may name another one that is defined later.
             members.extend(
                 (field.name, wire_name(field), _reader(field.type), field.default is attrs.NOTHING)
@@ -213,7 +213,7 @@ def _class_reader(cls: Any) -> Reader:
 
 
 def _collection_reader(kind: Any, read: Reader) -> Reader:
-    def read_all(value: Any) -> Any:
+    def read_all(value: object) -> object:
         if not isinstance(value, list):
             raise _complaint(f"should be a JSON array, not {_shown(value)}")
         return kind([read(member) for member in value])
@@ -221,16 +221,16 @@ def _collection_reader(kind: Any, read: Reader) -> Reader:
     return read_all
 
 
-def _map_reader(key_kind: Any, read: Reader) -> Reader:
+def _map_reader(key_kind: object, read: Reader) -> Reader:
     if key_kind in (str, int):
         read_key = _SCALARS[key_kind]
     else:
         read_object = _reader(key_kind)
 
-        def read_key(text: Any) -> Any:
+        def read_key(text: Any) -> object:
             return read_object(loads(text))
 
-    def read_all(value: Any) -> Any:
+    def read_all(value: object) -> object:
         if not isinstance(value, dict):
             raise _complaint(f"should be a JSON object, not {_shown(value)}")
         return {read_key(key): read(member) for key, member in value.items()}
@@ -238,7 +238,7 @@ def _map_reader(key_kind: Any, read: Reader) -> Reader:
     return read_all
 
 
-def _read_text(value: Any) -> str:
+def _read_text(value: object) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -248,7 +248,7 @@ def _read_text(value: Any) -> str:
     return dumps(value).decode()
 
 
-def _read_whole(value: Any) -> int:
+def _read_whole(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
     else:
@@ -262,7 +262,7 @@ def _read_whole(value: Any) -> int:
     return number
 
 
-def _read_float(value: Any) -> float:
+def _read_float(value: object) -> float:
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             number = float(value)
@@ -273,7 +273,7 @@ def _read_float(value: Any) -> float:
     raise _complaint(f"should be a finite number, not {_shown(value)}")
 
 
-def _read_bool(value: Any) -> bool:
+def _read_bool(value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in ("true", "false", "1", "0"):
@@ -283,7 +283,7 @@ def _read_bool(value: Any) -> bool:
     raise _complaint(f"should be true or false, not {_shown(value)}")
 
 
-_SCALARS: dict[Any, Reader] = {
+_SCALARS: dict[object, Reader] = {
     str: _read_text,
     int: _read_whole,
     float: _read_float,
@@ -291,7 +291,7 @@ _SCALARS: dict[Any, Reader] = {
 }
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -301,7 +301,7 @@ def _shown(value: Any) -> str:
 
 
 @cache
-def _writer(annotation: Any) -> Writer:
+def _writer(annotation: object) -> Writer:
     if annotation in _SCALARS or annotation is Any:
         return lambda value, bare_keys: value
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -321,7 +321,7 @@ def _writer(annotation: Any) -> Writer:
 def _class_writer(cls: Any) -> Writer:
     members: list[tuple[str, str, Writer]] = []
 
-    def write(value: Any, bare_keys: bool) -> Any:
+    def write(value: object, bare_keys: bool) -> object:
         if not members:
             ordered = sorted(attrs.fields(cls), key=wire_name)
             members.extend((wire_name(field), field.name, _writer(field.type)) for field in ordered)
@@ -336,15 +336,15 @@ def _class_writer(cls: Any) -> Writer:
 
 
 def _map_writer(key_kind: Any, write: Writer) -> Writer:
-    def write_text_keys(value: Mapping[str, Any], bare_keys: bool) -> Any:
+    def write_text_keys(value: Mapping[str, object], bare_keys: bool) -> object:
         return {key: write(member, bare_keys) for key, member in value.items()}
 
-    def write_number_keys(value: Mapping[int, Any], bare_keys: bool) -> Any:
+    def write_number_keys(value: Mapping[int, object], bare_keys: bool) -> object:
         if bare_keys:
             return bare_key_map((key, write(value[key], True)) for key in sorted(value))
         return {str(key): write(value[key], False) for key in sorted(value)}
 
-    def write_object_keys(value: Mapping[Any, Any], bare_keys: bool) -> Any:
+    def write_object_keys(value: Mapping[object, object], bare_keys: bool) -> object:
         write_key = _writer(key_kind)
         try:
             return object_key_map(
