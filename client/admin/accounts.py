@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.errors import SubjectMissing, UserExists
@@ -69,7 +69,7 @@ async def ask_access(
 CREATE_FIX = "correct the name, or create the user with `mqadmin user create`"
 
 
-def same_reason(answers: Answers[Any]) -> None:
+def same_reason(answers: Answers[object]) -> None:
     """Raise the failure of a broker if none answers. Raises: TrioMQError."""
     if answers.failures and not answers.values:
         kinds = {type(error) for error in answers.failures.values()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import attrs
 
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from triomq.remoting.protocol.command import Command
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 B = TypeVar("B", bound="JsonBody")
 H = TypeVar("H")
 
 
 @attrs.frozen
-class Answers(Generic[T]):
+class Answers(Generic[T_co]):
     """The answers of several servers, by the caller's label."""
 
-    values: Mapping[str, T] = attrs.field(repr=short_names)
+    values: Mapping[str, T_co] = attrs.field(repr=short_names)
     """of the servers that answered"""
     failures: Mapping[str, TrioMQError] = attrs.field(repr=short_names)
     """of the others"""
@@ -38,7 +39,7 @@ class Answers(Generic[T]):
         """Return each failure as a text."""
         return {label: str(error) for label, error in self.failures.items()}
 
-    def some(self) -> Mapping[str, T]:
+    def some(self) -> Mapping[str, T_co]:
         """Return ``values``.
 
         Raises: TrioMQError if there are failures only: the common reason, or NoBrokerAnswered.
@@ -61,7 +62,7 @@ def all_of(answers: Answers[T]) -> Mapping[str, T]:
     return answers.values
 
 
-def problem_lines(answers: Answers[Any]) -> list[str]:
+def problem_lines(answers: Answers[object]) -> list[str]:
     """Return a line for each failure."""
     return [f"{label}: {reason}" for label, reason in answers.reasons().items()]
 

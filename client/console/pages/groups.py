@@ -18,7 +18,8 @@ from triomq.client.console.core.page_visit import Page, PageVisit, ask_all
 from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.users import UserRole
 from triomq.client.core.errors import GroupOffline, TrioMQError
-from triomq.remoting.protocol.bodies.offsets import ConsumeOffset
+from triomq.remoting.protocol.bodies.groups import ConsumerConnection
+from triomq.remoting.protocol.bodies.offsets import ConsumeOffset, ConsumeStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.remoting.protocol.codes import RequestCode, version_name
@@ -66,8 +67,8 @@ class QueueLag:
 async def group(visit: PageVisit) -> Response:
     """Show one group, asked of the brokers now."""
     name, admin = visit.query.needed("name"), visit.console.admin
-    stats: Answers[Any] | None = None
-    members: Answers[Any] | None = None
+    stats: Answers[ConsumeStats] | None = None
+    members: Answers[ConsumerConnection] | None = None
     offline = False
     problems: list[str] = []
 

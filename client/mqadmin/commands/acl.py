@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.accounts import ask_access, listed, same_reason
 from triomq.client.admin.answers import Answers, read_body
@@ -112,7 +112,7 @@ async def delete_acl(admin: Admin, options: Values) -> Result:
     return done(answers, subject, resources, "delete")
 
 
-def done(answers: Answers[Any], subject: str, resources: list[str] | None, verb: str) -> Result:
+def done(answers: Answers[object], subject: str, resources: list[str] | None, verb: str) -> Result:
     return answered(
         answers,
         {"subject": subject, "resources": resources, "brokers": sorted(answers.values)},

@@ -121,7 +121,7 @@ async def export_pop_records(admin: Admin, options: Values) -> Result:
     known = await admin.brokers(cluster) if cluster is not None else []
     names = {broker.address: broker.name for broker in known}
     addresses = await chosen_brokers(admin, options)
-    answers: Answers[Any] = Answers(dict.fromkeys(addresses), {})
+    answers: Answers[object] = Answers(dict.fromkeys(addresses), {})
     if not dry_run:
         answers = await ask_each(admin, addresses, RequestCode.POP_ROLLBACK)
     lines = [

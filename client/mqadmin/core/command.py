@@ -113,7 +113,7 @@ async def chosen_brokers(admin: Admin, options: Values, *, masters_only: bool = 
 
 
 def answered(
-    answers: Answers[Any],
+    answers: Answers[object],
     document: Mapping[str, object],
     blocks: Sequence[Table | str],
     *,
