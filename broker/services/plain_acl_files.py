@@ -36,7 +36,7 @@ from triomq.remoting.core.settings import ConfigError
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 FILE_BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -87,12 +87,12 @@ class PlainAclFiles:
     async def run(self) -> None:
         """Run the task "plain-acl": reload changed files until cancelled."""
         while True:
-            await trio.sleep(LOOK_SECONDS)
+            await trio.sleep(POLL_SECONDS)
             async with self._changing:
-                await self.look()
+                await self.reload_changed()
 
-    async def look(self) -> None:
-        """Look at the files once. Errors go to the log. Checkpoint: always."""
+    async def reload_changed(self) -> None:
+        """Use the files if they have changed. Errors go to the log. Checkpoint: always."""
         try:
             contents = await trio.to_thread.run_sync(read_files, self.path)
             digest = digest_of(contents)

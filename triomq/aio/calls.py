@@ -87,9 +87,9 @@ class AsyncioPortal(Portal[T], trio.abc.Instrument):
 
         return wake
 
-    def _run(self) -> None:
+    def _run_loop(self) -> None:
         try:
-            super()._run()
+            super()._run_loop()
         finally:
             self.before_io_wait(0)
 

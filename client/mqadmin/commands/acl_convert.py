@@ -15,9 +15,8 @@ import attrs
 from triomq.client.admin.accounts import ask_access, listed
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.core.errors import SettingsError
-from triomq.client.mqadmin.core.account_copy import EVERYWHERE
 from triomq.client.mqadmin.core.command import (
-    ONE_PLACE,
+    EVERYWHERE,
     AdminCommand,
     Effect,
     Result,
@@ -191,7 +190,6 @@ COMMANDS: tuple[Any, ...] = (
             *EVERYWHERE,
             Option("-y, --yes", "make the changes; without it they are only printed"),
         ),
-        one_of=ONE_PLACE,
         examples=(
             "convertAcl plain_acl.yml -c DefaultCluster",
             "convertAcl plain_acl.yml -c DefaultCluster --yes",

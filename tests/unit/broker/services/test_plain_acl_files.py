@@ -86,18 +86,18 @@ async def test_a_change_counts_when_its_content_stays(tmp_path: Path) -> None:
     path = written(tmp_path)
     files = open_plain_acl(path, None)
     table = files.table
-    await files.look()
+    await files.reload_changed()
     for part in (ACCOUNTS[:150], ACCOUNTS[:200]):  # valid YAML, but not all of it
         path.write_text(part)
-        await files.look()
+        await files.reload_changed()
         assert set(table.users) == {"shop-key", "admin-key"}, "a file that is being written"
     path.write_text(ACCOUNTS.replace("shop-key", "new-shop"))
-    await files.look()
+    await files.reload_changed()
     assert files.loads == 1
-    await files.look()
+    await files.reload_changed()
     assert set(table.users) == {"new-shop", "admin-key"}
     assert set(table.rules) == {"new-shop", "admin-key"}
-    await files.look()
+    await files.reload_changed()
     assert files.loads == 2
 
 
@@ -131,7 +131,7 @@ async def test_a_damaged_file_leaves_what_was_loaded_in_force_and_says_so(
     files = open_plain_acl(path, None)
     path.write_text(text)
     for _ in range(4):
-        await files.look()
+        await files.reload_changed()
     assert set(files.table.users) == {"shop-key", "admin-key"}
     assert len(caplog.messages) == 1, "once, not at each look"
     assert cause in caplog.text
@@ -140,7 +140,7 @@ async def test_a_damaged_file_leaves_what_was_loaded_in_force_and_says_so(
         PlainAclFiles(path).open()
     path.write_text(ACCOUNTS.replace("shop-key", "new-shop"))
     for _ in range(2):
-        await files.look()
+        await files.reload_changed()
     assert "new-shop" in files.table.users
 
 
