@@ -172,6 +172,15 @@ class BrokerSource:
         )
         if services.notes is not None:
             yield from access_figures(services.notes)
+        if services.quotas is not None:
+            yield counter(
+                "triomq_quota_refusals_total",
+                "Sends and reads beyond a quota.",
+                [
+                    Sample(count, {"quota": quota, "unit": unit})
+                    for (quota, unit), count in services.quotas.refused.items()
+                ],
+            )
         pushed = self.services.pushed
         yield counter(
             "triomq_replies_total",

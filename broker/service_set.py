@@ -43,6 +43,7 @@ from triomq.broker.services.pop.revive_records import revive_topic
 from triomq.broker.services.pop.reviver import Reviver
 from triomq.broker.services.pushed_replies import PushedReplies
 from triomq.broker.services.queue_locks import QueueLocks
+from triomq.broker.services.quotas import Quotas
 from triomq.broker.services.registration import Registrar, RegistrationSettings
 from triomq.broker.services.remote_sender import RemoteSender
 from triomq.broker.services.slow_consumers import SlowConsumers
@@ -102,6 +103,7 @@ class ServiceSet:
     access: AccessTable
     plain_acl: PlainAclFiles | None
     """With aclEnable: the files whose accounts decide instead."""
+    quotas: Quotas | None
     notes: DecisionNotes | None
     """What decides about requests and writes it; None where everybody may do everything unseen."""
 
@@ -319,6 +321,7 @@ def open_services(
         acting_records=records,
         access=access,
         plain_acl=plain_acl,
+        quotas=Quotas(config.quotas) if config.quotas else None,
         notes=decision_notes(config, access, audit, plain_acl),
     )
 

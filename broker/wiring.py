@@ -36,6 +36,7 @@ from triomq.broker.processors.pop.rollbacks import PopRollbacks
 from triomq.broker.processors.pull import PullMessages
 from triomq.broker.processors.query import QueryMessages
 from triomq.broker.processors.queue_locks import QueueLockRequests
+from triomq.broker.processors.quota_check import QuotaCheck
 from triomq.broker.processors.recall import Recalls
 from triomq.broker.processors.relays import Relays
 from triomq.broker.processors.replies import Replies
@@ -320,6 +321,7 @@ def open_server(
             lambda: server,
             timers,
             role.parted,
+            services.quotas,
         ),
         housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ha_status=HaStatusRequests(store, role.master, role.slave),
@@ -348,6 +350,11 @@ def open_server(
             server_config,
             request_hooks=hooks,
             checks_callers=server_config.checks_callers or config.checks_users,
+        )
+    if services.quotas is not None:
+        server_config = attrs.evolve(
+            server_config,
+            request_hooks=(*server_config.request_hooks, QuotaCheck(services.quotas)),
         )
     server = Server(
         server_config,

@@ -19,6 +19,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.quotas import Quotas
 from triomq.broker.services.statistics import PUT_TIME_BOUNDS_MS, Statistics, summary
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.store.store import MessageStore
@@ -79,6 +80,7 @@ class RuntimeFigures:
     timers: Timers | None = None
     parted: Callable[[], str] = lambda: ""
     """Return why this slave's log is another one than its master's, an empty text if it is not."""
+    quotas: Quotas | None = None
 
     async def handle(self, request: Request) -> Response:
         """Return all figures as texts."""
@@ -91,6 +93,9 @@ class RuntimeFigures:
             **network_figures(self.server().statistics()),
             **self._mismatches(),
         }
+        if self.quotas is not None:  # TrioMQ's own keys
+            for (quota, unit), count in self.quotas.refused.items():
+                table[f"quotaRefused_{quota}_{unit}"] = str(count)
         if parted := self.parted():
             table["logsParted"] = parted  # TrioMQ's own key
         oldest = await self.store.read_record(self.store.first_offset)

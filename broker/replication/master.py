@@ -26,7 +26,7 @@ from triomq.broker.replication.errors import (
 from triomq.broker.replication.link_socket import LinkSocket
 from triomq.broker.replication.login import ReplicationLogin
 from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLink
-from triomq.broker.replication.rates import RateMeter, TokenBucket
+from triomq.broker.replication.rates import RateMeter
 from triomq.broker.replication.replicas import Replica, ReplicaSet
 from triomq.broker.replication.transfer import (
     MasterHello,
@@ -42,6 +42,7 @@ from triomq.remoting.core import open_files
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import ConnectionBudget, Places
+from triomq.remoting.core.token_bucket import TokenBucket
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.listen import open_listener
 

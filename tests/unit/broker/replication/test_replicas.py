@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from triomq.broker.replication.rates import TokenBucket
 from triomq.broker.replication.replicas import (
     AckPlan,
     Replica,
@@ -14,6 +13,7 @@ from triomq.broker.replication.replicas import (
     ReplicaSet,
     kth_largest,
 )
+from triomq.remoting.core.token_bucket import TokenBucket
 
 END = 1_000_000
 GAP = 100_000

@@ -1,0 +1,78 @@
+"""The stage that refuses requests beyond a quota: a request hook, behind access control.
+
+Only sends and reads count: without heartbeats, acknowledgements and offsets a member would lose its
+group, and its messages would come again, which is more work for the broker. A refused send is
+answered SYSTEM_BUSY, at which producers try again; a refused read FLOW_CONTROL, at which consumers
+pause.
+
+Source: client/…/DefaultMQProducer.java (retryResponseCodes),
+impl/consumer/DefaultMQPushConsumerImpl.java (PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from triomq.broker.services.quotas import Quotas, Use
+from triomq.remoting.core.errors import Rejected
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.server.requests import Request
+
+SENDS = frozenset(
+    {
+        *(Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE),
+        *(Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2),
+    }
+)
+READS = frozenset(
+    {
+        *(Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.PEEK_MESSAGE, Code.POP_MESSAGE),
+        *(Code.QUERY_MESSAGE, Code.VIEW_MESSAGE_BY_ID),
+    }
+)
+_SIZE = struct.Struct(">i")
+
+
+@attrs.frozen(eq=False)
+class QuotaCheck:
+    """The hook. *clock*: steady, in seconds."""
+
+    quotas: Quotas
+    clock: Callable[[], float] = trio.current_time
+
+    def __call__(self, request: Request) -> None:
+        """Refuse a request beyond a quota. Raises: Rejected."""
+        code = request.code
+        sends = code in SENDS
+        if not sends and code not in READS:
+            return
+        header, user = request.header, request.user
+        use = Use(
+            user=None if user is None else user.name,
+            topic=getattr(header, "topic", None),
+            group=getattr(header, "consumer_group", None),
+            messages=_count(request) if sends else 0,
+            size=len(request.body) if sends else 0,
+        )
+        if reason := self.quotas.refusal(use, self.clock()):
+            busy = ResponseCode.SYSTEM_BUSY if sends else ResponseCode.FLOW_CONTROL
+            raise Rejected(busy, f"[QUOTA]broker busy, start flow control for a while: {reason}")
+
+
+def _count(request: Request) -> int:
+    """Return the number of messages of a send: in a batch each begins with its size."""
+    if request.code != Code.SEND_BATCH_MESSAGE and not getattr(request.header, "batch", False):
+        return 1
+    body, at, count = request.body, 0, 0
+    while at + _SIZE.size <= len(body):
+        (size,) = _SIZE.unpack_from(body, at)
+        if size < _SIZE.size:
+            break  # the handler refuses it
+        at += size
+        count += 1
+    return max(1, count)

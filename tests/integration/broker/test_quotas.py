@@ -1,0 +1,111 @@
+"""A broker with quotas: what is refused, with which code, and that clients get along with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from access_callers import ROOT, SETTINGS, Caller
+from brokers import running_broker
+from hooked_cluster import hooked_cluster
+
+from triomq.client import BusyBackoff, Producer, ProducerSettings
+from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.protocol.bodies.cluster import KvTable
+from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.command import Command, request
+from triomq.remoting.protocol.headers.offset import GetMinOffsetHeader
+from triomq.remoting.protocol.headers.pull import PullMessageHeader
+from triomq.remoting.protocol.headers.send import SendMessageHeader
+from triomq.remoting.protocol.headers.topic import CreateTopicHeader
+
+
+def send(topic: str, *, batch: int = 0) -> Command:
+    header = SendMessageHeader(
+        producer_group="P",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_count=1,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=1_700_000_000_000,
+        flag=0,
+        batch=bool(batch),
+    )
+    code = Code.SEND_BATCH_MESSAGE if batch else Code.SEND_MESSAGE
+    one = (23).to_bytes(4, "big") + bytes(12) + (1).to_bytes(4, "big") + b"x" + bytes(2)
+    return request(code, header, one * batch if batch else b"body")
+
+
+def codes(address: str, commands: list[Command], user: str | None = None) -> list[int]:
+    with BlockingConnection(address) as connection:
+        caller = Caller(connection)
+        create = request(Code.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("TA", "TBW102", 1, 1, 6))
+        caller.ask(create, *(ROOT if user else (None,)))
+        return [caller.ask(each, *(ROOT if user else (None,))).code for each in commands]
+
+
+@pytest.mark.feature("212a", "212b", "212c")
+async def test_a_topic_beyond_its_quota_is_refused_and_other_requests_are_not(
+    tmp_path: Path,
+) -> None:
+    pull = PullMessageHeader(
+        consumer_group="G",
+        topic="TA",
+        queue_id=0,
+        queue_offset=0,
+        message_count_max=1,
+        sys_flag=4,
+        commit_offset=0,
+        suspend_timeout_ms=0,
+        subscription="*",
+        sub_version=1,
+    )
+    heartbeat = Command(Code.HEART_BEAT, body=HeartbeatData(client_id="c").encode())
+    busy, flow = int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.FLOW_CONTROL)
+    settings = {"quotas": "Topic:TA messages=1; Group:G requests=1", "grpcServerPort": 0}
+    async with running_broker(tmp_path, **settings) as broker:
+        commands = [
+            send("TA", batch=50),  # leaves a debt of 49 s
+            send("TA"),
+            send("TA", batch=2),
+            *[request(Code.PULL_MESSAGE, pull)] * 2,
+            heartbeat,
+            request(Code.GET_MIN_OFFSET, GetMinOffsetHeader("TA", 0)),
+            send("TB"),
+            Command(Code.GET_BROKER_RUNTIME_INFO),
+        ]
+        found = await trio.to_thread.run_sync(codes, broker.address, commands)
+        assert found[:3] == [0, busy, busy]
+        assert found[3] != flow
+        assert found[4:] == [flow, 0, 0, 0, 0]
+
+        def figures() -> KvTable:
+            with BlockingConnection(broker.address) as connection:
+                return KvTable.decode(connection.invoke(commands[-1]).body)
+
+        table = (await trio.to_thread.run_sync(figures)).table
+        assert table["quotaRefused_Topic:TA_messages"] == "2"
+        assert table["quotaRefused_Group:G_requests"] == "1"
+
+
+async def test_a_user_beyond_its_quota_is_refused(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "quotas": "User:root messages=1"}
+    async with running_broker(tmp_path, **settings) as broker:
+        commands = [send("TA", batch=50), send("TA")]
+        found = await trio.to_thread.run_sync(codes, broker.address, commands, "root")
+        assert found == [0, int(ResponseCode.SYSTEM_BUSY)]
+
+
+@pytest.mark.loss
+@pytest.mark.feature("212d")
+async def test_our_producer_waits_and_sends_everything(tmp_path: Path) -> None:
+    async with hooked_cluster(tmp_path, (), quotas="Topic:T messages=20", grpcServerPort=0) as ns:
+        waiting = ProducerSettings(retries=20, busy_backoff=BusyBackoff(longest=0.2))
+        async with Producer(ns, group="p", settings=waiting) as producer:
+            with trio.fail_after(60):
+                for number in range(30):
+                    await producer.send("T", b"%d" % number)
