@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         allocate_machine_room,
         allocate_machine_room_nearby,
     )
+    from triomq.client.receiving.body_codec import BodyCodec, json_codec
     from triomq.client.receiving.member_spec import AssignmentChange
     from triomq.client.receiving.message_view import MessageView
     from triomq.client.receiving.offsets import ConsumeFrom, Start
@@ -101,6 +102,7 @@ __all__ = [
     "AssignmentChange",
     "Attempt",
     "BatchIncomplete",
+    "BodyCodec",
     "BrokerAddress",
     "BrokerBusy",
     "BrokerError",
@@ -246,6 +248,7 @@ __all__ = [
     "allocate_consistent_hash",
     "allocate_machine_room",
     "allocate_machine_room_nearby",
+    "json_codec",
     "select_by_go_hash",
     "select_by_hash",
     "select_by_machine_room",
@@ -267,6 +270,7 @@ _MODULES = {
         "allocate_config allocate_consistent_hash allocate_machine_room "
         "allocate_machine_room_nearby"
     ),
+    "triomq.client.receiving.body_codec": "BodyCodec json_codec",
     "triomq.client.receiving.member_spec": "AssignmentChange",
     "triomq.client.receiving.message_view": "MessageView",
     "triomq.client.receiving.offsets": "ConsumeFrom Start",

@@ -266,6 +266,11 @@ async def test_the_example_of_a_peak(triomq_cluster: InProcessCluster) -> None:
 
 
 @pytest.mark.feature("160b")
+async def test_the_example_of_typed_bodies(triomq_cluster: InProcessCluster) -> None:
+    printed = await run("typed_bodies.py", triomq_cluster.namesrv_address)
+    assert printed == "shipping order 1 to Ada\n"
+
+
 async def test_the_example_of_the_models(triomq_cluster: InProcessCluster) -> None:
     printed = await run("models.py", triomq_cluster.namesrv_address)
     assert printed.splitlines() == [

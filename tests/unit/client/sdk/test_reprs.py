@@ -228,6 +228,7 @@ EXAMPLES: dict[type, Callable[[], Any]] = {
     triomq.TraceEvent: lambda: event(),
     triomq.testing.Machine: lambda: triomq.testing.Machine(network(), "broker", "10.0.0.1"),
     triomq.testing.SimulatedNetwork: lambda: network(),
+    triomq.BodyCodec: lambda: triomq.json_codec,
     triomq.OnceStatistics: lambda: triomq.OnceStatistics(1, 2, 3, 4, 5),
     triomq.SqliteOnceStore: lambda: triomq.SqliteOnceStore("once.db"),
     triomq.PostgresqlOnceStore: lambda: triomq.PostgresqlOnceStore(
