@@ -155,6 +155,15 @@ NIGHTLY = (
         (*PYTEST, "-m", "nightly and not hostile and not compose", "--timeout=1800"),
         apart=True,
     ),
+    Lane(
+        "properties",
+        (
+            *("env", "EXAMPLES=600", "RAFT_SEEDS=10000", *PYTEST, "--timeout=3600"),
+            "tests/property/test_protocol_roundtrip.py",
+            "tests/property/test_raft_simulation.py",
+        ),
+        apart=True,
+    ),
     Lane("hostile", ("make", "hostile"), apart=True),
     Lane("fuzz-longer", ("make", "fuzz", "SECONDS=900"), apart=True),
     Lane("both-pythons", ("make", "test-pythons", "PYTHONS=trixie sid", "ARGS=--full"), apart=True),

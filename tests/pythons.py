@@ -38,7 +38,7 @@ PATHS = (
     "tests/integration/cluster/test_local_processes.py",
     "tests/integration/cluster/test_testing_cluster.py",
 )
-MARKS = "not compat and not slow and not spark and not compose and not hostile"
+MARKS = "not compat and not slow and not spark and not compose and not hostile and not nightly"
 NOT_NEEDED = (
     "pyspark",
     "build",
@@ -185,15 +185,15 @@ def test(suite: str, *, full: bool) -> tuple[str, int, str]:
     copy_source(folder)
     shutil.rmtree(folder / "venv", ignore_errors=True)
     install = (
-        "python3 -m venv /venv && /venv/bin/pip install --quiet --no-index --find-links /wheels"
-        " triomq[lz4,zstd] " + " ".join(f"'{line}'" for line in requirements())
+        "python3 -m venv /venv && /venv/bin/pip install --quiet --no-compile --no-index"
+        " --find-links /wheels triomq[lz4,zstd] " + " ".join(f"'{line}'" for line in requirements())
     )
     done = inside(folder, "sh", "-c", install)
     if done.returncode == 0:
         paths = [*PATHS, *sdk_tests(), *(f"--ignore={path}" for path in LEFT_OUT)]
         paths += [UNITS] if full else []
         words = (
-            f"cd /source && TEST_PORTS={PORTS[suite]} /venv/bin/python -m pytest -q --color=no -n 3"
+            f"cd /source && TEST_PORTS={PORTS[suite]} /venv/bin/python -m pytest -q --color=no -n 2"
             " --dist worksteal -m"
             f" '{MARKS}' {' '.join(paths)}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from typing import Any
 
@@ -57,6 +58,8 @@ HEADER_CLASSES = sorted(
     {cls for pair in HEADERS.values() for cls in (pair.request, pair.response) if cls is not None},
     key=lambda cls: cls.__name__,
 )
+EXAMPLES = int(os.environ.get("EXAMPLES", "100"))
+"""``make nightly`` tries more."""
 REQUESTS = [
     (code, pair.request, pair.short)
     for code, pair in sorted(HEADERS.items())
@@ -133,7 +136,7 @@ def test_header_classes(cls: type, data: st.DataObject) -> None:
         assert getattr(got, name) == getattr(expected, name), name
 
 
-@settings(max_examples=300)
+@settings(max_examples=EXAMPLES)
 @given(
     data=st.data(), opaque=I32, serialize=st.sampled_from(SerializeType), remark=st.none() | TEXT
 )
@@ -275,7 +278,7 @@ def said(decoder: RequestDecoder, frame: bytes) -> Any:
         return type(error), str(error)
 
 
-@settings(max_examples=600)
+@settings(max_examples=EXAMPLES)
 @given(data=st.data())
 def test_repeated_binary_headers_are_read_as_by_the_slow_path(data: st.DataObject) -> None:
     """A decoder with learned headers and a new one agree on any header, well-formed or not."""

@@ -398,6 +398,16 @@ def test_print_config_is_read_back(tmp_path: Path) -> None:
 # Hostile input
 
 
+@pytest.fixture(scope="module")
+def lasting_broker(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
+    """(address, process, log) of one broker for all hostile input: it must outlive that."""
+    folder = tmp_path_factory.mktemp("hostile")
+    with lone_broker(folder) as (address, process):
+        yield address, process, folder / "broker-a.log"
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -422,19 +432,20 @@ def test_print_config_is_read_back(tmp_path: Path) -> None:
     ],
 )
 def test_garbage_costs_its_sender_the_connection_and_nobody_else_anything(
-    tmp_path: Path, data: bytes
+    lasting_broker: tuple[str, subprocess.Popen[bytes], Path], data: bytes
 ) -> None:
-    with lone_broker(tmp_path) as (address, process), BlockingConnection(address) as good:
-        send(good, "T", b"0", 0)
+    address, process, log = lasting_broker
+    with BlockingConnection(address) as good:
+        before = send(good, "T", b"0", 0).queue_offset
         host, _, port = address.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=10) as bad:
             bad.sendall(data)
             bad.shutdown(socket.SHUT_WR)
             while bad.recv(65536):
                 pass
-        assert send(good, "T", b"1", 0).queue_offset == 1
+        assert send(good, "T", b"1", 0).queue_offset == before + 1
         assert process.poll() is None
-    assert "Traceback" not in (tmp_path / "broker-a.log").read_text()
+    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.parametrize(
@@ -442,9 +453,10 @@ def test_garbage_costs_its_sender_the_connection_and_nobody_else_anything(
     [{}, {"queueId": "x"}, {"queueId": str(2**40)}, {"queueOffset": "-9223372036854775809"}],
 )
 def test_header_fields_that_are_missing_or_unreadable_are_answered(
-    tmp_path: Path, fields: dict[str, str]
+    lasting_broker: tuple[str, subprocess.Popen[bytes], Path], fields: dict[str, str]
 ) -> None:
-    with lone_broker(tmp_path) as (address, _), BlockingConnection(address) as connection:
+    address, _, _ = lasting_broker
+    with BlockingConnection(address) as connection:
         command = request(Code.PULL_MESSAGE)
         command.ext = {"consumerGroup": "G", "topic": "T", **fields}
         answer = connection.invoke(command)

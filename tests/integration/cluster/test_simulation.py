@@ -243,9 +243,11 @@ def quiet() -> Iterator[None]:
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    simulate("--seeds", 1, "--dir", tmp_path)
+    note = tmp_path / "0.json"
+    note.write_text(json.dumps({"played": 1, "broken": [], "counts": {}}))
     assert "going on after 1 histories" in (output := simulate("--seeds", 2, "--dir", tmp_path))
     assert "2 histories, " in output
+    assert json.loads(note.read_text())["played"] == 2
 
 
 def test_a_failing_seed_names_the_command_that_plays_it_again(tmp_path: Path) -> None:
