@@ -142,8 +142,8 @@ def test_a_lane_that_lost_a_message_runs_no_test_once_more(
 
 
 def expression_of(command: tuple[str, ...]) -> Expression | None:
-    marks = command[command.index("-m", 3) + 1] if "-m" in command[3:] else None
-    return Expression.compile(marks) if marks else None
+    options = command[command.index("pytest") :] if "pytest" in command else ()
+    return Expression.compile(options[options.index("-m") + 1]) if "-m" in options else None
 
 
 def modules_in(folder: Path) -> list[Path]:
