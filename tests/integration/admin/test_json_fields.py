@@ -26,6 +26,7 @@ CALLS: dict[str, list[str]] = {
     "clusterList": [""],
     "top": ["", "--once --filter order"],
     "brokerStatus": [f"-b {BROKER}"],
+    "brokerDisk": [f"-b {BROKER}"],
     "doctor": ["--cluster"],
     "topicList": ["", "-c"],
     "topicRoute": [TOPIC],

@@ -31,6 +31,7 @@ LISTINGS = [
     ["clusterList"],
     ["brokerConsumeStats", "-b", "BROKER"],
     ["brokerStatus", "-b", "BROKER"],
+    ["brokerDisk", "-b", "BROKER"],
 ]
 
 

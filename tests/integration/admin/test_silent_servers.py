@@ -41,6 +41,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "clusterList": (),
     "top": (),
     "brokerStatus": ("-b", BROKER),
+    "brokerDisk": ("-b", BROKER),
     "doctor": ("--cluster",),
     "topicList": ("-c",),
     "topicRoute": TOPIC,

@@ -465,3 +465,15 @@ async def test_an_ordered_topic_is_known_to_the_name_servers() -> None:
                     RequestCode.GET_KV_CONFIG,
                     KvConfigHeader(namespace="ORDER_TOPIC_CONFIG", key="ordered"),
                 )
+
+
+async def test_broker_disk(cluster: InProcessCluster) -> None:
+    address = cluster.broker("broker-a").address
+    words = ("brokerDisk", "-b", address, "-n", cluster.namesrv_address)
+    use = (await mqadmin(*words, "--json", "--top", "1000")).document["brokers"][address]
+    assert 0 < use["usedRatio"] < 1
+    assert use["totalBytes"] > 1 << 30
+    assert len(use["topics"]) <= use["topicCount"]
+    shown = await mqadmin(*words, "--top", "1")
+    assert f"{address}: " in shown.out
+    assert "diskSpaceWarningLevelRatio" in shown.out
