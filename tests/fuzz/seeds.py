@@ -75,6 +75,7 @@ def _all() -> Iterator[tuple[str, bytes]]:
     for exchange in exchanges():
         for whole in filter(None, (exchange.request, exchange.response)):
             yield "stream", b"\x40" + whole
+            yield "signed_frames", whole[4:]
             kind, header, body = split_frame(whole[4:])
             yield ("binary_header" if kind == SerializeType.ROCKETMQ else "json_header"), header
             yield "signature", bytes([kind]) + header

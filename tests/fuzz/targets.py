@@ -8,7 +8,7 @@ that one target serves many.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -22,7 +22,15 @@ from triomq.broker.replication.slave_link import SlaveLink
 from triomq.client.core.trace_records import decode_trace, encode_trace
 from triomq.namesrv.controller.raft_wire import decode_message as decode_raft
 from triomq.namesrv.controller.raft_wire import encode_message as encode_raft
-from triomq.remoting.core.errors import FrameError, LocalProtocolError, RemoteProtocolError
+from triomq.remoting.access.control import AccessControl
+from triomq.remoting.access.plain_acl import PlainAcl
+from triomq.remoting.access.users import AccessUser, UserTable
+from triomq.remoting.core.errors import (
+    FrameError,
+    LocalProtocolError,
+    Rejected,
+    RemoteProtocolError,
+)
 from triomq.remoting.core.properties_file import (
     PropertiesError,
     decode_text,
@@ -47,12 +55,12 @@ from triomq.remoting.protocol.peer import ClientPeer
 from triomq.remoting.protocol.proxy_header import NoProxyHeader, read_proxy_header
 from triomq.remoting.protocol.record_reader import decode_records, read_record
 from triomq.remoting.protocol.request_decoder import RequestDecoder
-from triomq.remoting.protocol.signing import Credentials, is_signed_by, signed
+from triomq.remoting.protocol.signing import ACCESS_KEY, Credentials, is_signed_by, signed
 from triomq.remoting.protocol.socks import SocksDialogue
 
 FRAME_BYTES_MAX = 1 << 16
 INFLATED_BYTES_MAX = 1 << 16
-CREDENTIALS = Credentials(access_key="key", secret_key="12345678")
+CREDENTIALS = Credentials(access_key="any-key", secret_key="12345678")
 
 REQUESTS = [
     (code, pair.request, pair.short)
@@ -351,6 +359,47 @@ def signature(data: bytes) -> None:
     assert not is_signed_by(made, data + b"x", CREDENTIALS.secret_key)
 
 
+def signed_frames(data: bytes) -> None:
+    """A frame at the door of a server, by both versions of access control.
+
+    As it comes it is refused, since it cannot know the secret. Signed by a user it is that user's;
+    with any change after that it is refused again.
+    """
+    command = decode_frame(data)
+    code, body, ext = int(command.code), bytes(command.body), command.ext or {}
+    for control in (AccessControl(USERS, "C"), AccessControl(ACCOUNTS, "C")):
+        assert not _lets_in(control, code, ext, body, command.version)
+        made = signed(ext, body, CREDENTIALS)
+        user = control.identify(code, made, body)
+        assert user is not None
+        assert user.name == CREDENTIALS.access_key
+        assert not _lets_in(control, code, made, body + b"x")
+        for name in (*list(made)[:8], ACCESS_KEY):
+            assert not _lets_in(control, code, {**made, name: made[name] + "x"}, body)
+        assert not _lets_in(control, code, {**made, "\uffff": "x"}, body)
+
+
+def _lets_in(
+    control: AccessControl,
+    code: int,
+    ext: Mapping[str, str],
+    body: bytes,
+    version: int | None = None,
+) -> bool:
+    try:
+        return control.identify(code, ext, body, version) is not None
+    except Rejected:
+        return False
+
+
+ACCOUNTS = PlainAcl.read(
+    [{"accounts": [{"accessKey": CREDENTIALS.access_key, "secretKey": CREDENTIALS.secret_key}]}]
+).table()
+USERS = UserTable(
+    {CREDENTIALS.access_key: AccessUser(CREDENTIALS.access_key, CREDENTIALS.secret_key)}
+)
+
+
 def arrow(data: bytes) -> None:
     """Pull answers to Arrow, all columns. The source's own error counts as the refusal."""
     decoder, block, refusal = arrow_decoder()
@@ -479,6 +528,6 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     for target in (
         *(stream, json_header, binary_header, headers, bodies, arrays, json, registration),
         *(records, batch, properties, settings, small, signature, arrow, socks, replication, probe),
-        *(traces, grpc, raft),
+        *(traces, grpc, raft, signed_frames),
     )
 }

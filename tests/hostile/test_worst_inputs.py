@@ -36,7 +36,9 @@ from triomq.broker.replication.master_link import LinkRules, LogBounds, MasterLi
 from triomq.namesrv.controller.raft.configuration import Configuration, encode_configuration
 from triomq.namesrv.controller.raft.messages import ENTRIES_MAX, EntryKind
 from triomq.namesrv.controller.raft_wire import decode_message as decode_raft
-from triomq.remoting.core.errors import ProtocolError
+from triomq.remoting.access.control import AccessControl
+from triomq.remoting.access.users import AccessUser, UserTable
+from triomq.remoting.core.errors import ProtocolError, Rejected
 from triomq.remoting.core.properties_file import decode_text, parse_properties
 from triomq.remoting.grpc.grpc_connection import READ_BYTES as GRPC_READ_BYTES
 from triomq.remoting.grpc.http2_session import CallStarted
@@ -222,6 +224,20 @@ worst(
     FRAMES,
     lambda data: [decode_frame(frame) for frame in FrameBuffer(FRAME_BYTES_MAX).feed(data)],
 )
+WIDE = len(FIELDS).to_bytes(4, "big") + FIELDS
+MANY_FIELDS = WIDE + bytes(FRAME_BYTES_MAX - len(WIDE) - 1024)
+
+
+def asked_at_the_door(data: bytes) -> None:
+    """Verify the signature of a frame, as a user that exists."""
+    command = decode_frame(data)
+    table = UserTable({"key": AccessUser("key", "secret")})
+    ext = {**(command.ext or {}), "AccessKey": "key", "Signature": "x"}
+    with pytest.raises(Rejected, match="check signature failed"):
+        AccessControl(table, "C").identify(int(command.code), ext, command.body)
+
+
+worst("signed_frames", "many fields and a long body", MANY_FIELDS, asked_at_the_door)
 worst(
     "signature",
     "a whole frame",
