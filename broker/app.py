@@ -103,15 +103,15 @@ async def run_broker(
         if not config.replication.controller.enabled:
             await _run(with_ports, request_hooks, disk, budget, task_status=task_status)
             return
-        told = False
+        announced = False
 
         async def run_tenure(in_role: BrokerConfig, tenure: Tenure) -> None:
             async with trio.open_nursery() as nursery:
                 ready = await nursery.start(_run, in_role, request_hooks, disk, budget, tenure)
-                nonlocal told
-                if not told:
+                nonlocal announced
+                if not announced:
                     task_status.started(attrs.evolve(ready, stop=succession.stop))
-                    told = True
+                    announced = True
 
         succession = Succession(with_ports, run_tenure, disk or Disk())
         await succession.run()

@@ -32,11 +32,11 @@ class ControllerNotices:
         Anybody may claim it, so only the controllers' own answer counts: they are asked at once.
         """
         tenure = self._require_tenure()
-        told: RoleChangedHeader = request.header
+        notice: RoleChangedHeader = request.header
         known = tenure.membership.mastership
         if known is None or (known.epoch, known.set_epoch) < (
-            told.master_epoch or 0,
-            told.sync_state_set_epoch or 0,
+            notice.master_epoch or 0,
+            notice.sync_state_set_epoch or 0,
         ):
             tenure.membership.ask_now()
         return Response()

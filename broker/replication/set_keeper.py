@@ -22,7 +22,7 @@ from triomq.remoting.core.log_limit import LogLimit
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+CHECK_SECONDS = 0.5
 """How often to look whether a member is late."""
 
 Propose = Callable[[frozenset[int], int], Awaitable[tuple[frozenset[int], int]]]
@@ -40,7 +40,7 @@ class SetKeeper:
     leads: MasterSet
     durability: ConfirmedDurability
     propose: Propose
-    _look: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _check: trio.Event = attrs.field(factory=trio.Event, init=False)
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -53,9 +53,9 @@ class SetKeeper:
         self.leads.note_agreed(members, set_epoch)
         self._settle()
 
-    def look(self) -> None:
+    def check_now(self) -> None:
         """Look soon whether the set should be another one. Checkpoint: never."""
-        self._look.set()
+        self._check.set()
 
     def _log_grew(self) -> None:
         self.leads.note_log(self.store.copyable.value)
@@ -67,14 +67,14 @@ class SetKeeper:
         self.leads.note_report(link.broker_id, link.copied, now)
         self._settle()
         if link.broker_id not in self.leads.members and link.copied >= self.leads.confirmed:
-            self.look()
+            self.check_now()
 
     def _note_gone(self, link: MasterLink) -> None:
         others = (connection.link for connection in self.master.connections)
         if isinstance(link, EpochMasterLink) and link.broker_id is not None:
             if all(link.name != other.name or not other.counts for other in others):
                 self.leads.note_gone(link.broker_id)
-            self.look()
+            self.check_now()
 
     def _settle(self) -> None:
         """Tell senders and readers what is confirmed. Checkpoint: never."""
@@ -89,9 +89,9 @@ class SetKeeper:
             wanted = self.leads.proposal(trio.current_time())
             if wanted is not None:
                 await self._ask(wanted)
-            self._look = trio.Event()
-            with trio.move_on_after(LOOK_SECONDS):
-                await self._look.wait()
+            self._check = trio.Event()
+            with trio.move_on_after(CHECK_SECONDS):
+                await self._check.wait()
 
     async def _ask(self, wanted: frozenset[int]) -> None:
         before, known = sorted(self.leads.members), self.leads.set_epoch
@@ -116,4 +116,4 @@ class SetKeeper:
             self._settle()
             logger.info("the sync state set is %s, was %s", sorted(members), before)
             return
-        await trio.sleep(LOOK_SECONDS)
+        await trio.sleep(CHECK_SECONDS)

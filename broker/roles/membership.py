@@ -189,24 +189,24 @@ class ControllerMembership:
 
     # Staying
 
-    def note(self, told: Mastership) -> None:
+    def note(self, announced: Mastership) -> None:
         """Take in what a controller says; what is older does not count. Checkpoint: never."""
         known = self.mastership
-        if known is None or told.epoch > known.epoch:
+        if known is None or announced.epoch > known.epoch:
             logger.info(
                 "broker %d (%s) is master in epoch %d; this is broker %d",
-                told.master_id,
-                told.address,
-                told.epoch,
+                announced.master_id,
+                announced.address,
+                announced.epoch,
                 self.broker_id,
             )
-            self.mastership = told
+            self.mastership = announced
             event, self.changed = self.changed, trio.Event()
             event.set()
-        elif told.epoch == known.epoch and told.set_epoch > known.set_epoch:
-            self.mastership = told
+        elif announced.epoch == known.epoch and announced.set_epoch > known.set_epoch:
+            self.mastership = announced
             if self.on_set is not None:
-                self.on_set(told.members, told.set_epoch)
+                self.on_set(announced.members, announced.set_epoch)
 
     def ask_now(self) -> None:
         """Ask the controllers at once. Checkpoint: never."""

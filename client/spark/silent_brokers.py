@@ -9,7 +9,7 @@ logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
-class SilentBrokers:
+class SilenceLimit:
     """The brokers that do not answer, since when, and for how long that is allowed."""
 
     limit_seconds: float

@@ -51,7 +51,7 @@ from triomq.client.spark.positions import (
 from triomq.client.spark.query_begin import begins_of_new_queues, first_unread, initial_offsets
 from triomq.client.spark.records import LastMessage
 from triomq.client.spark.shipped import Shipped
-from triomq.client.spark.silent_brokers import SilentBrokers
+from triomq.client.spark.silent_brokers import SilenceLimit
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         self._progress = LagOffsets(self._clock)
         self._warned: set[str] = set()
         self._dropped: set[Queue] = set()
-        self._silence = SilentBrokers(
+        self._silence = SilenceLimit(
             0.0
             if self._options.unavailable_broker_policy == "fail"
             else self._options.unavailable_broker_timeout_ms / 1000
