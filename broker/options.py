@@ -23,7 +23,7 @@ from triomq.remoting.core.command_line import defined_entries, file_source
 from triomq.remoting.core.properties_file import Entry
 from triomq.remoting.core.saved_settings import load_with_saved
 from triomq.remoting.core.settings import ConfigError, Loaded, Source
-from triomq.remoting.tls.security_settings import ProxyMode
+from triomq.remoting.tls.security_settings import ClientAuth, ProxyMode
 
 
 def read_options(
@@ -65,10 +65,25 @@ def load_broker_config(
     check_admin_addresses(config.access, loaded.origins, claimed=claimed)
     check_access(config.access, loaded.origins, slave=config.broker_role is BrokerRole.SLAVE)
     check_plain_acl(config.plain_acl, config.access, loaded.origins)
+    _check_certificate_users(config, loaded.origins)
     _check_ha_login(config, loaded.origins)
     if config.replication.controller.enabled and "minInSyncReplicas" not in loaded.origins:
         return attrs.evolve(loaded, config=with_default_minimum(config))
     return loaded
+
+
+def _check_certificate_users(config: BrokerConfig, origins: Mapping[str, str]) -> None:
+    """Refuse certificates as users where none is verified. Raises: ConfigError."""
+    settings, tls = config.access, config.security
+    asked = tls.client_auth is not ClientAuth.NONE and tls.verify_clients
+    if settings.certificate_users and not (settings.authentication and asked):
+        raise ConfigError(
+            origins.get("tlsSubjectIsUser", ""),
+            "tlsSubjectIsUser=true, and no certificate of a client is verified for a user",
+            "write authenticationEnabled=true, tls.server.need.client.auth=optional,"
+            " tls.server.authClient=true, and tls.server.trustCertPath: your own authority, since"
+            " all of its certificates count",
+        )
 
 
 def _check_ha_login(config: BrokerConfig, origins: Mapping[str, str]) -> None:

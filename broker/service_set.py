@@ -349,6 +349,7 @@ def decision_notes(
             settings.unauthenticated_codes,
             settings.unauthorized_codes,
             admin_networks=settings.admin_networks,
+            certificate_users=settings.certificate_users,
             date_window_seconds=settings.date_window_seconds,
         )
     elif audit is not None or settings.admin_networks:

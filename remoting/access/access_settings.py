@@ -186,6 +186,13 @@ class AccessSettings:
         "refuse what no rule allows the user (mqadmin acl create); needs authenticationEnabled",
     )
     date_window_seconds: int = date_window()
+    certificate_users: bool = flag(
+        "tlsSubjectIsUser",
+        False,
+        "on a TLS connection with a verified client certificate, the common name of its subject is"
+        " the user of requests without an access key",
+        own=True,
+    )
     unauthenticated_codes: frozenset[int] = setting(
         "authenticationWhitelist",
         CODES,

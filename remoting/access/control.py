@@ -16,6 +16,7 @@ from triomq.remoting.access.users import AccessUser, UserTable, refused
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.core.networks import AddressRange, is_listed
 from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.signing import ACCESS_KEY
 
 
 class Check(enum.Enum):
@@ -54,6 +55,8 @@ class AccessControl:
     unauthorized_codes: Collection[int] = ()
     authenticates: bool = attrs.field(default=True, kw_only=True)
     admin_networks: Sequence[AddressRange] = attrs.field(default=(), kw_only=True)
+    certificate_users: bool = attrs.field(default=False, kw_only=True)
+    """Whether a client's verified certificate names the user of its unsigned requests."""
     date_window_seconds: float = attrs.field(default=0, kw_only=True)
     refusals: Counter[Check] = attrs.field(factory=Counter, init=False)
 
@@ -78,12 +81,21 @@ class AccessControl:
         version: int | None = None,
         *,
         address: str = "",
+        certificate: str = "",
         by_date: bool = False,
     ) -> AccessUser | None:
-        """Return who sends a request; None for a code that is not checked. Raises: Rejected."""
+        """Return who sends a request; None for a code that is not checked.
+
+        *certificate*: the common name of the client's verified certificate, empty without one. It
+        counts for requests without an access key.
+
+        Raises: Rejected.
+        """
         if not self.authenticates or code in self.unauthenticated_codes:
             return None
         try:
+            if self.certificate_users and certificate and not ext.get(ACCESS_KEY):
+                return self.table.usable(certificate)
             return self.table.authenticated(ext, body, version, address=address, by_date=by_date)
         except Rejected:
             self.refusals[Check.IDENTITY] += 1

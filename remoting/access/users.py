@@ -79,17 +79,22 @@ class UserTable:
         name = ext.get(ACCESS_KEY)
         if not name:
             raise words.refusal(words.no_name)
-        user = self.users.get(name)
-        if user is None:
-            raise self.unknown(name)
-        if not user.enabled:
-            raise words.refusal(words.disabled, name)
+        user = self.usable(name)
         if user.trusted is not None and user.trusted.has(address):
             return attrs.evolve(user, is_super=True, trusted_by="whiteRemoteAddress")
         if by_date and not ext.get(DATE_TIME):
             raise refused("datetime is null.")
         if not is_signed_by(ext, body, user.password, version=version, by_date=by_date):
             raise words.refusal(words.wrong_signature, name)
+        return user
+
+    def usable(self, name: str) -> AccessUser:
+        """Return a user that is known and enabled. Raises: Rejected."""
+        user = self.users.get(name)
+        if user is None:
+            raise self.unknown(name)
+        if not user.enabled:
+            raise self.wording.refusal(self.wording.disabled, name)
         return user
 
     def unknown(self, name: str) -> Rejected:

@@ -61,7 +61,15 @@ class AccessCheck:
     def _check(self, request: Request, code: int, ext: Mapping[str, str]) -> None:
         control = self.control
         address = request.connection.peer[0]
-        request.user = control.identify(code, ext, request.body, request.version, address=address)
+        connection = request.connection
+        request.user = control.identify(
+            code,
+            ext,
+            request.body,
+            request.version,
+            address=address,
+            certificate=connection.certificate_name() if control.certificate_users else "",
+        )
         control.require_place(code, address)
         needs = self.header_needs.get(code)
         if needs is None:

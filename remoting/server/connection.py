@@ -55,6 +55,9 @@ class BytesFilter(Protocol):
     def closing(self) -> bytes:
         """Return the last bytes for the socket: this side is about to close."""
 
+    def peer_name(self) -> str:
+        """Return the common name of the peer's verified certificate; empty without one."""
+
 
 @attrs.define(eq=False)
 class Outboxes:
@@ -137,6 +140,10 @@ class Connection:
     _stopped: bool = attrs.field(default=False, init=False)  # the server reads no more from it
     _finished: bool = attrs.field(default=False, init=False)  # the peer sends no more
     _reset_at_end: bool = attrs.field(default=False, init=False)
+
+    def certificate_name(self) -> str:
+        """Return the common name of the client's verified certificate; empty without one."""
+        return "" if self.filter is None else self.filter.peer_name()
 
     def __attrs_post_init__(self) -> None:
         self.set_peer(self.peer)

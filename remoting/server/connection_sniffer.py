@@ -138,6 +138,9 @@ class FirstBytes:
     def closing(self) -> bytes:
         return b""
 
+    def peer_name(self) -> str:
+        return ""
+
     def _pass_proxy_header(self) -> bool:
         """Read and remove the PROXY header, if there is one; return whether that is done."""
         try:

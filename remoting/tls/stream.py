@@ -7,6 +7,7 @@ kept until then.
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
 from triomq.remoting.core.errors import TlsFailed
 
@@ -28,6 +29,7 @@ class TlsStream:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, host_name)
         self._server_side = server_side
         self._early: list[bytes] = []
+        self._peer_name: str | None = None
         self.ready = False
         """whether the handshake is complete"""
         self.ended = False
@@ -94,6 +96,16 @@ class TlsStream:
     def peer_certificate(self) -> bytes | None:
         """Return the peer's certificate in DER form, None without one."""
         return self._tls.getpeercert(binary_form=True)
+
+    def peer_name(self) -> str:
+        """Return the common name of the peer's verified certificate; empty without one."""
+        if self._peer_name is None:
+            found: Any = self._tls.getpeercert() if self.ready else None
+            parts = (pair for part in (found or {}).get("subject", ()) for pair in part)
+            names = [value for key, value in parts if key == "commonName"]
+            # With several names it would be the issuer's choice which of them counts.
+            self._peer_name = names[0] if len(names) == 1 else ""
+        return self._peer_name
 
     def _shake(self) -> bool:
         try:
