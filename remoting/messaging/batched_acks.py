@@ -25,10 +25,9 @@ from triomq.remoting.messaging.known_clients import KnownClient
 from triomq.remoting.messaging.popped_messages import CALL_SECONDS, PoppedMessage
 from triomq.remoting.messaging.settling import REQUESTS_MAX, Settling
 from triomq.remoting.messaging.status_codes import (
+    OK,
     Refused,
-    code_name,
     refused_by_broker,
-    status,
     top_status,
 )
 from triomq.remoting.protocol.codes import RequestCode
@@ -98,12 +97,15 @@ class _PendingAcks:
     def answered(self, index: int, response: Response) -> None:
         if index not in self.waiting:
             return  # too late
-        if response.code:
-            self._refused(index, refused_by_broker(response.code, response.remark))
-        else:
-            del self.waiting[index]
-            self.results[index] = status(Code.OK, code_name(Code.OK))
-        self.finish_if_done()
+        try:
+            if response.code:
+                self._refused(index, refused_by_broker(response.code, response.remark))
+            else:
+                del self.waiting[index]
+                self.results[index] = OK
+            self.finish_if_done()
+        except Exception as error:  # other requests of the broker's step are not to suffer
+            self.call.fail(error)
 
     def give_up(self) -> None:
         """Answer without the missing responses; what they are about may still be acknowledged."""

@@ -38,6 +38,7 @@ SQL92 = "SQL92"
 # As Java's Character.isISOControl.
 _control = re.compile("[\x00-\x1f\x7f-\x9f]").search
 _NAMES_KEPT = 4096
+_TRANSACTION = pb.MessageType.TRANSACTION
 _NEWER_TYPES = (pb.MessageType.LITE, pb.MessageType.PRIORITY)
 
 
@@ -250,7 +251,7 @@ def _check_group(group: str) -> None:
 
 
 def _check_times(system: pb.SystemProperties, now_ms: int, delay_ms_max: int) -> None:
-    if system.message_type == pb.MessageType.TRANSACTION:
+    if system.message_type == _TRANSACTION:
         seconds = system.orphaned_transaction_recovery_duration.seconds
         if seconds > RECOVERY_SECONDS_MAX:
             raise Refused(

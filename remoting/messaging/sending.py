@@ -35,6 +35,7 @@ from triomq.remoting.messaging.sent_message import (
     sent_message,
 )
 from triomq.remoting.messaging.status_codes import (
+    OK,
     Refused,
     refused_by_broker,
     status,
@@ -116,7 +117,9 @@ def result_entry(
             broker_name, place.queue_offset, log_offset, message_id
         ).encode()
     return SendResultEntry(
-        status=status(stored, remark or "OK"),
+        status=OK
+        if code == ResponseCode.SUCCESS and not remark
+        else status(stored, remark or "OK"),
         message_id=message_id,
         transaction_id=transaction_id,
         offset=place.queue_offset,

@@ -105,6 +105,11 @@ def unknown_topic(topic: str) -> Refused:
     )
 
 
+OK = status()
+"""The status of all that went well. A message that has it copies it; it must not be changed."""
+_OK_CODE = int(pb.Code.OK)
+
+
 def top_status(codes: Iterable[int]) -> pb.Status:
     """Return the status of a call with entries of these codes: the one of all, or MULTIPLE_RESULTS.
 
@@ -113,5 +118,7 @@ def top_status(codes: Iterable[int]) -> pb.Status:
     found = set(codes)
     if len(found) > 1:
         return status(pb.Code.MULTIPLE_RESULTS, "the results of the entries differ; see each entry")
-    code = next(iter(found), pb.Code.OK)
+    code = next(iter(found), _OK_CODE)
+    if code == _OK_CODE:
+        return OK
     return status(code, code_name(code))
