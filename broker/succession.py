@@ -22,6 +22,7 @@ from triomq.broker.roles.identity import IdentityFile
 from triomq.broker.roles.membership import ControllerMembership
 from triomq.broker.roles.tenure import Tenure
 from triomq.broker.store.io.disk import Disk
+from triomq.remoting.client.access import Access
 from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.address import format_address
 from triomq.remoting.tls.security_settings import resolve
@@ -54,7 +55,8 @@ class Succession:
         config = self.config
         root = config.store.root
         tls = resolve(config.security).client
-        async with Connector(ConnectorConfig(tls=tls, busy_poll=False)) as connector:
+        hooks = Access(credentials=config.access.inner).hooks
+        async with Connector(ConnectorConfig(tls=tls, busy_poll=False, hooks=hooks)) as connector:
             membership = ControllerMembership(
                 config,
                 format_address(config.broker_ip, config.listen_port),

@@ -48,6 +48,9 @@ RETRY_CODES: frozenset[int] = frozenset(
 BUSY_CODES: frozenset[int] = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 """Flow control; RocketMQ's gRPC clients get TOO_MANY_REQUESTS for SYSTEM_BUSY."""
 
+REJECTED = "[REJECTREQUEST]"
+"""How the remark begins if a broker takes no such requests at all, whatever its load."""
+
 _TRANSPORT_ERRORS = (ConnectionFailed, ConnectionLost, RequestTimeout, ProtocolBroken)
 
 
@@ -73,6 +76,18 @@ def may_be_stored(error: TrioMQError) -> bool:
 def concerns_broker(error: TrioMQError) -> bool:
     """Return whether an error is about its broker: transport errors and refusals are."""
     return isinstance(error, (BrokerError, *_TRANSPORT_ERRORS))
+
+
+def concerns_route(error: TrioMQError) -> bool:
+    """Return whether another broker may be the master now, so that the route is looked up at once.
+
+    A broker that has become a slave rejects sends as RocketMQ's does, with SYSTEM_BUSY.
+    """
+    return error.refresh_route or (
+        isinstance(error, BrokerError)
+        and error.code == ResponseCode.SYSTEM_BUSY
+        and error.remark.startswith(REJECTED)
+    )
 
 
 def is_unconnected(error: TrioMQError) -> bool:

@@ -38,6 +38,7 @@ from triomq.client.core.message_trace import MessageTrace
 from triomq.client.core.retry import (
     BusyBackoff,
     concerns_broker,
+    concerns_route,
     is_unconnected,
     listed_attempts,
     may_be_stored,
@@ -330,7 +331,7 @@ class Sender:
                 now = trio.current_time()
                 self._end(context, None, error)
                 self._note_failure(destination.queue, error, now - began, now)
-                if error.refresh_route:
+                if concerns_route(error):
                     self.session.finder.invalidate(topic)
                 retries = retries or SendRetries(topic, tries, deadline)
                 retries.failed(

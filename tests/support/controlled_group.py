@@ -13,7 +13,14 @@ import attrs
 import trio
 from brokers import BrokerPeer
 from process_cluster import ServiceProcess
-from processes import free_port, write_broker_conf
+from processes import (
+    free_port,
+    java_command,
+    our_name_server,
+    write_broker_conf,
+    write_java_conf,
+    write_logback,
+)
 
 from triomq.in_process import SMALL_STORE
 from triomq.remoting.client.connector import Connector
@@ -26,7 +33,14 @@ from triomq.remoting.protocol.fastjson import dumps
 from triomq.remoting.protocol.headers.route import GetRouteHeader
 
 NAME = "broker-a"
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 100.0
+JAVA_SETTINGS: dict[str, object] = {
+    "enableControllerMode": "true",
+    "allAckInSyncStateSet": "true",
+    **SMALL_STORE,
+    "timerWheelEnable": "false",
+    "controllerHeartBeatTimeoutMills": 3000,
+}
 
 
 @attrs.define(eq=False)
@@ -34,7 +48,7 @@ class ControlledGroup:
     """A name server with a controller, and brokers numbered from 1 in the order of their start."""
 
     folder: Path
-    namesrv: ServiceProcess
+    namesrv: str
     controllers: str
     connector: Connector
     brokers: dict[int, ServiceProcess] = attrs.field(factory=dict)
@@ -51,10 +65,24 @@ class ControlledGroup:
             **settings,
         }
         folder = self.folder / f"broker-{number}"
-        conf = write_broker_conf(folder, NAME, self.namesrv.address, port, **values)
+        conf = write_broker_conf(folder, NAME, self.namesrv, port, **values)
         lines = [line for line in conf.read_text().splitlines() if not line.startswith("brokerId")]
         conf.write_text("\n".join(lines) + "\n")
         command = [sys.executable, "-m", "triomq.broker", "-c", str(conf)]
+        log = self.folder / "logs" / f"broker-{number}.log"
+        self.brokers[number] = ServiceProcess(f"broker-{number}", port, command, log)
+        return self.brokers[number]
+
+    def add_java(self, number: int, **settings: object) -> ServiceProcess:
+        """A Java broker; it listens only when it has a role."""
+        port = free_port()
+        folder = self.folder / f"broker-{number}"
+        write_logback(folder)
+        values = {**JAVA_SETTINGS, "controllerAddr": self.controllers, **settings}
+        conf = write_java_conf(folder, NAME, self.namesrv, port, **values)
+        command = java_command(
+            "5.5.0", "org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf), home=folder
+        )
         log = self.folder / "logs" / f"broker-{number}.log"
         self.brokers[number] = ServiceProcess(f"broker-{number}", port, command, log)
         return self.brokers[number]
@@ -110,7 +138,7 @@ class ControlledGroup:
     async def master_in_route(self, topic: str) -> str | None:
         """Return the address of id 0 that a client gets."""
         command = request(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader(topic))
-        answer = await self.connector.invoke(self.namesrv.address, command, timeout=5)
+        answer = await self.connector.invoke(self.namesrv, command, timeout=5)
         if answer.code:
             return None
         (broker,) = TopicRoute.decode(bytes(answer.body)).broker_datas
@@ -140,35 +168,39 @@ class ControlledGroup:
 
 
 @asynccontextmanager
+async def brokers_of(
+    folder: Path, namesrv: str, controllers: str
+) -> AsyncIterator[ControlledGroup]:
+    """A group without brokers at a name server and controllers; what is added ends with it."""
+    async with Connector() as connector:
+        group = ControlledGroup(folder, namesrv, controllers, connector)
+        try:
+            yield group
+        finally:
+            with trio.CancelScope(shield=True):
+                for broker in group.brokers.values():
+                    if broker.process is not None and broker.process.poll() is None:
+                        broker.process.send_signal(signal.SIGCONT)
+                        await broker.end(signal.SIGKILL)
+
+
+@asynccontextmanager
 async def controlled_group(
     folder: Path, count: int = 2, **settings: object
 ) -> AsyncIterator[ControlledGroup]:
     """Start a controller and ``count`` brokers: the first is master, and all are in its set."""
-    port, controller = free_port(), free_port()
-    values = {
-        "enableControllerInNamesrv": "true",
-        "controllerDLegerGroup": "g",
-        "controllerDLegerPeers": f"n0-127.0.0.1:{controller}",
-        "controllerDLegerSelfId": "n0",
-        "controllerStorePath": folder / "controller",
-        "kvConfigPath": folder / "kvConfig.json",
-    }
-    command = [sys.executable, "-m", "triomq.namesrv", "-p", str(port)]
-    for key, value in values.items():
-        command += ["-D", f"{key}={value}"]
-    namesrv = ServiceProcess("namesrv", port, command, folder / "logs" / "namesrv.log")
-    async with Connector() as connector:
-        group = ControlledGroup(folder, namesrv, f"127.0.0.1:{controller}", connector)
-        try:
-            await namesrv.start()
+    controller = free_port()
+    define = [
+        "enableControllerInNamesrv=true",
+        "controllerDLegerGroup=g",
+        f"controllerDLegerPeers=n0-127.0.0.1:{controller}",
+        "controllerDLegerSelfId=n0",
+        f"controllerStorePath={folder / 'controller'}",
+        f"kvConfigPath={folder / 'kvConfig.json'}",
+    ]
+    with our_name_server(folder, define=define) as namesrv:
+        async with brokers_of(folder, namesrv, f"127.0.0.1:{controller}") as group:
             for number in range(1, count + 1):
                 await group.add(number, **settings).start()
                 await group.settled(1, set(range(1, number + 1)))
             yield group
-        finally:
-            with trio.CancelScope(shield=True):
-                for service in (*group.brokers.values(), namesrv):
-                    process = service.process
-                    if process is not None and process.poll() is None:
-                        process.send_signal(signal.SIGCONT)
-                        await service.end(signal.SIGTERM)

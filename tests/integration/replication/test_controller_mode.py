@@ -4,19 +4,25 @@ and what is there when the master has changed.
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from controlled_group import controlled_group
+from replicated_brokers import log_bytes
 
 from triomq.broker.replication.epochs import EpochHistory
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 
 def history(root: Path) -> EpochHistory:
     return EpochHistory.decode((root / "store" / "epochFileCheckpoint").read_bytes())
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize(
+    "flush", ["ASYNC_FLUSH", pytest.param("SYNC_FLUSH", marks=pytest.mark.nightly)]
+)
 async def test_a_killed_master_is_replaced_and_comes_back_as_slave(
     tmp_path: Path, flush: str
 ) -> None:
@@ -39,3 +45,74 @@ async def test_a_killed_master_is_replaced_and_comes_back_as_slave(
         assert await group.bodies(1, "T", 53) == [*sent, b"next", b"both", b"last"]
         numbers = [epoch.number for epoch in history(tmp_path / "broker-1").entries]
         assert numbers == [1, 2, 3]
+
+
+async def test_what_no_slave_has_is_neither_acknowledged_nor_shown_and_then_cut(
+    tmp_path: Path,
+) -> None:
+    """The slave hangs, so sends end in an error that is tried again; then both are killed."""
+    async with controlled_group(tmp_path, minInSyncReplicas=1) as group:
+        await group.send_until_ok(1, "T", b"first")
+        slave = group.brokers[2].process
+        assert slave is not None
+        slave.send_signal(signal.SIGSTOP)
+        answer = await group.peer(1).send_raw("T", b"lost")
+        assert (answer.code, answer.remark) == (1, "in-sync replicas not enough")
+        assert await group.bodies(1, "T", 1) == [b"first"]
+        assert (await group.peer(1).pull("T", 0, 1)).code != 0  # nothing more is shown
+        await group.brokers[1].end(signal.SIGKILL)
+        await group.brokers[2].end(signal.SIGKILL)  # with what its socket has
+        await group.brokers[2].start()
+        await group.settled(2, {2})
+        await group.send_until_ok(2, "T", b"second")
+        await group.brokers[1].start()
+        await group.settled(2, {1, 2})
+        await group.send_until_ok(2, "T", b"third")
+        assert "the log ends at" in group.brokers[1].log.read_text()
+        stores = [tmp_path / f"broker-{number}" / "store" for number in (1, 2)]
+        assert log_bytes(stores[0]) == log_bytes(stores[1])
+        assert b"lost" not in b"".join(await group.bodies(2, "T", 3))
+
+
+async def test_a_master_that_hung_follows_the_next_one(tmp_path: Path) -> None:
+    async with controlled_group(tmp_path, minInSyncReplicas=1) as group:
+        await group.send_until_ok(1, "T", b"first")
+        master = group.brokers[1].process
+        assert master is not None
+        master.send_signal(signal.SIGSTOP)
+        await group.settled(2, {2})
+        await group.send_until_ok(2, "T", b"second")
+        master.send_signal(signal.SIGCONT)
+        # It has missed everything, and says so: nothing is acknowledged in the old epoch.
+        assert not await group.send(1, "T", b"lost")
+        await group.settled(2, {1, 2})
+        assert not await group.send(1, "T", b"lost")
+        assert await group.bodies(2, "T", 2) == [b"first", b"second"]
+
+
+@pytest.mark.nightly
+async def test_two_copies_are_the_rule_and_a_third_broker_keeps_it(tmp_path: Path) -> None:
+    """``minInSyncReplicas`` is 2 unless set: of three brokers one may die, of two none."""
+    async with controlled_group(tmp_path, 3) as group:
+        await group.send_until_ok(1, "T", b"first")
+        await group.brokers[1].end(signal.SIGKILL)
+
+        async def another() -> bool:
+            found = await group.state()
+            return found is not None and len(found.in_sync_replicas) == 2
+
+        await group.until(another)
+        found = await group.state()
+        assert found is not None
+        second = next(
+            number
+            for number, broker in group.brokers.items()
+            if broker.address == found.master_address
+        )
+        await group.send_until_ok(second, "T", b"second")
+        await group.brokers[5 - second].end(signal.SIGKILL)
+        await group.settled(second, {second})
+        answer = await group.peer(second).send_raw("T", b"third")
+        assert answer.code == 1
+        assert "minInSyncReplicas=2" in (answer.remark or "")
+        assert await group.bodies(second, "T", 2) == [b"first", b"second"]

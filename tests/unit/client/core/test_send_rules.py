@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from triomq.client.core.broker_errors import BrokerError
 from triomq.client.core.config import ProducerSettings
 from triomq.client.core.errors import (
     BROKER_ERRORS,
@@ -27,6 +28,7 @@ from triomq.client.core.retry import (
     ATTEMPTS_LISTED_MAX,
     RETRY_CODES,
     BusyBackoff,
+    concerns_route,
     is_busy,
     listed_attempts,
     may_be_stored,
@@ -158,6 +160,14 @@ def test_which_errors_are_tried_again() -> None:
     assert may_send_again(RequestTimeout("a:1", "SEND_MESSAGE_V2", 1.0))
     assert not may_send_again(MessageInvalid("empty"))
     assert not may_send_again(RouteNotFound("T"))
+
+
+def test_a_broker_that_has_become_a_slave_makes_the_route_suspect() -> None:
+    rejected = BrokerError(2, "[REJECTREQUEST]system busy, start flow control for a while")
+    overloaded = BrokerError(2, "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while")
+    assert concerns_route(rejected)
+    assert not concerns_route(overloaded)
+    assert not concerns_route(BrokerError(1, "in-sync replicas not enough"))
 
 
 def test_which_failed_tries_may_be_stored() -> None:
