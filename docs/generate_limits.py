@@ -499,6 +499,12 @@ def holds() -> str:
         )
         parts.append("\n| Task | Longest hold |\n|---|---|\n")
         parts.extend(f"| {task} | {most:.1f} ms |\n" for task, most in found["tasks"].items())
+    parts.append(
+        "\n### gRPC calls\n\n`tests/hostile/test_grpc_holds.py` measures it, at a broker; mqproxy"
+        " runs the same code.\n\n| Method | Its worst input | Longest hold |\n|---|---|---|\n"
+    )
+    calls = json.loads((Path(__file__).parent / "grpc_holds.json").read_text())
+    parts.extend(f"| {method} | {what} | {most:.1f} ms |\n" for method, what, most in calls)
     return "".join(parts)
 
 

@@ -122,6 +122,14 @@ def check_messages(
 
     Raises: Refused.
     """
+    topic = common_topic(messages)
+    for message in messages:
+        check_message(message, now_ms, body_bytes_max=body_bytes_max, delay_ms_max=delay_ms_max)
+    return topic
+
+
+def common_topic(messages: Sequence[pb.Message]) -> str:
+    """Return the brokers' name of the topic that all messages of a send have. Raises: Refused."""
     if not messages:
         raise Refused(pb.Code.MESSAGE_CORRUPTED, "no message to send; a request needs at least one")
     first = messages[0].topic
@@ -130,8 +138,6 @@ def check_messages(
             pb.Code.MESSAGE_CORRUPTED,
             "the messages of a request have different topics; send one request for each topic",
         )
-    for message in messages:
-        check_message(message, now_ms, body_bytes_max=body_bytes_max, delay_ms_max=delay_ms_max)
     return topic_name(first)
 
 

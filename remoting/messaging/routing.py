@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -29,7 +29,7 @@ from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.server.turns import ROWS_AT_ONCE
 
-T = TypeVar("T")
+R = TypeVar("R", QueryRouteResponse, QueryAssignmentResponse)
 
 
 @attrs.define(eq=False)
@@ -41,51 +41,57 @@ class Routing:
 
     async def query_route(
         self, request: QueryRouteRequest, call: CallContext
-    ) -> QueryRouteResponse:
+    ) -> QueryRouteResponse | bytes:
         """Return the queues of a topic. Raises: Refused."""
         self.clients.of_call(call)
         topic = topic_name(request.topic, system_allowed=True)
         route = await known_route(self.cluster, topic)
         accepted = accepted_types(message_type(await self.cluster.topic(topic)))
-        queues = await self._made(
-            route,
-            partial(
-                message_queues,
-                request.topic,
-                route,
-                accepted,
-                partial(self._endpoints, request.endpoints),
-            ),
-        )
-        return QueryRouteResponse(status=status(), message_queues=queues)
-
-    async def _made(self, route: TopicRoute, make: Callable[[], list[T]]) -> list[T]:
-        """Make the rows of an answer, in a thread if they are many. Checkpoint: maybe."""
-        rows = sum(max(q.read_queue_count, q.write_queue_count) for q in route.queue_datas)
-        return make() if rows <= ROWS_AT_ONCE else await trio.to_thread.run_sync(make)
+        endpoints_of = partial(self._endpoints, request.endpoints)
+        make = partial(message_queues, request.topic, route, accepted, endpoints_of)
+        return await _answer(route, QueryRouteResponse, "message_queues", make)
 
     async def query_assignment(
         self, request: QueryAssignmentRequest, call: CallContext
-    ) -> QueryAssignmentResponse:
+    ) -> QueryAssignmentResponse | bytes:
         """Return the queues that a push consumer polls. Raises: Refused."""
         self.clients.of_call(call)
         topic = topic_name(request.topic, system_allowed=True)
         group = await self.cluster.group(group_name(request.group))
         route = await known_route(self.cluster, topic)
-        made = await self._made(
-            route,
-            partial(
-                assignments,
-                request.topic,
-                route,
-                partial(self._endpoints, request.endpoints),
-                fifo=group is not None and group.consume_message_orderly,
-            ),
-        )
-        return QueryAssignmentResponse(status=status(), assignments=made)
+        endpoints_of = partial(self._endpoints, request.endpoints)
+        fifo = group is not None and group.consume_message_orderly
+        make = partial(assignments, request.topic, route, endpoints_of, fifo=fifo)
+        return await _answer(route, QueryAssignmentResponse, "assignments", make)
 
     def _endpoints(self, asked: pb.Endpoints, broker_name: str, broker_id: int) -> pb.Endpoints:
         return self.cluster.endpoints(broker_name, broker_id, asked)
+
+
+async def _answer(
+    route: TopicRoute, response: type[R], field: str, make: Callable[[], list[Any]]
+) -> R | bytes:
+    """Return an answer; one with many rows as bytes, made in a thread. Checkpoint: maybe.
+
+    Each call of protobuf holds the interpreter until its end, whichever thread makes it: so the
+    rows are encoded in parts, which together are the encoding of one message.
+    """
+
+    made: Any = response
+
+    def encode() -> bytes:
+        rows = make()
+        parts = [made(status=status()).SerializeToString()]
+        while rows:
+            parts.append(made(**{field: rows[:ROWS_AT_ONCE]}).SerializeToString())
+            del rows[:ROWS_AT_ONCE]
+        return b"".join(parts)
+
+    rows = sum(max(q.read_queue_count, q.write_queue_count) for q in route.queue_datas)
+    if rows <= ROWS_AT_ONCE:
+        answer: R = made(status=status(), **{field: make()})
+        return answer
+    return await trio.to_thread.run_sync(encode)
 
 
 def message_type(config: TopicConfig | None) -> str | None:

@@ -23,7 +23,7 @@ from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
     SendResultEntry,
 )
 from triomq.remoting.grpc.methods import CallContext
-from triomq.remoting.messaging.checks import check_messages, topic_name
+from triomq.remoting.messaging.checks import check_message, common_topic, topic_name
 from triomq.remoting.messaging.cluster import Cluster, known_route, refused_by_network
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.route_answers import accepted_types
@@ -60,8 +60,11 @@ from triomq.remoting.protocol.ids import decode_offset_message_id
 from triomq.remoting.protocol.message_properties import properties_text
 from triomq.remoting.protocol.names import DEFAULT_TOPIC
 from triomq.remoting.protocol.recall_handle import RecallHandle
+from triomq.remoting.server.turns import Turns, in_turns
 
 SEND_SECONDS = 3.0
+MESSAGES_AT_ONCE = 64
+"""Messages of a request that are stored in a turn: some milliseconds."""
 RECALL_SECONDS = 2.0
 _DEFAULT_QUEUES = 4
 STORED: dict[int, Code] = {
@@ -146,16 +149,19 @@ class Sending:
         """Store messages of one topic, one after the other; an entry for each. Raises: Refused."""
         client = self.clients.of_call(call)
         now_ms = self.clock_ms()
-        topic = check_messages(request.messages, now_ms)
+        topic, turns = common_topic(request.messages), Turns(MESSAGES_AT_ONCE)
+        async for message in in_turns(request.messages, turns):
+            check_message(message, now_ms)
         queues = await self._writable(topic)
         accepted = await self._accepted(topic)
-        sents = [sent_message(message, call.peer[0], now_ms) for message in request.messages]
-        for sent in sents:  # all, before one is stored: the answer refuses the whole request
+        sents, entries = [], []
+        # All, before one is stored: the answer refuses the whole request.
+        async for message in in_turns(request.messages, turns):
+            sent = sent_message(message, call.peer[0], now_ms)
             require_type(sent.kind, accepted, topic)
-        entries = [
-            await self._send(client, sent, message, queues, call)
-            for sent, message in zip(sents, request.messages, strict=True)
-        ]
+            sents.append(sent)
+        async for sent, message in in_turns(zip(sents, request.messages, strict=True), turns):
+            entries.append(await self._send(client, sent, message, queues, call))
         return SendMessageResponse(
             status=top_status(entry.status.code for entry in entries), entries=entries
         )

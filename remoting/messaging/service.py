@@ -296,7 +296,10 @@ def _answered(
             refused = refused_by_network(error)
             return response(status=refused.status())
 
-    path, decode, encode = PATH + name, request.FromString, response.SerializeToString
+    def encode(answer: Any) -> bytes:
+        return answer if type(answer) is bytes else answer.SerializeToString()
+
+    path, decode = PATH + name, request.FromString
     if batch is None:
         return unary(path, decode, encode, handle)
     return unary(path, decode, encode, handle, batch.takes, batch_of(access, name, response, batch))

@@ -40,6 +40,38 @@ async def test_a_message_goes_through_all_calls(tmp_path: Path) -> None:
         assert [entry.status.code for entry in acknowledged.entries] == [Code.OK]
 
 
+async def test_a_long_route_is_the_same_as_a_short_one(tmp_path: Path) -> None:
+    """Its answer is made in parts, in a thread."""
+    async with grpc_broker(tmp_path) as broker:
+        await broker.peer.create_topic("Wide", 1500)
+        client = broker.client()
+        found = {}
+        for topic in (TOPIC, "Wide"):
+            request = rpc.QueryRouteRequest(topic=pb.Resource(name=topic))
+            found[topic] = await client.call("QueryRoute", request)
+        short, long = found[TOPIC], found["Wide"]
+        assert long.status == short.status
+        assert [queue.id for queue in long.message_queues] == list(range(1500))
+        for queue in long.message_queues:
+            queue.id, queue.topic.name = 0, TOPIC
+            assert queue == short.message_queues[0]
+
+
+async def test_many_messages_of_one_send_are_stored_in_their_order(tmp_path: Path) -> None:
+    """Others have their turn in between."""
+    async with grpc_broker(tmp_path) as broker:
+        client = broker.client()
+        bodies = [b"%d" % number for number in range(200)]
+        messages = [client.message(body) for body in bodies]
+        sent = await client.send(*messages)
+        assert {entry.status.code for entry in sent.entries} == {Code.OK}
+        assert [entry.offset for entry in sent.entries] == [number // 2 for number in range(200)]
+        wrong = [*messages[:150], client.message(b"")]
+        refused = await client.send(*wrong)
+        assert refused.status.code == Code.MESSAGE_BODY_EMPTY
+        assert not refused.entries
+
+
 async def test_settings_are_answered_and_register_the_client(tmp_path: Path) -> None:
     async with grpc_broker(tmp_path) as broker:
         consumer = broker.client("consumer-1")
