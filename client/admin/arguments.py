@@ -106,8 +106,12 @@ class Option:
 
     @property
     def letter(self) -> str:
-        """Return the short form without its dash; empty if there is only a long form."""
-        return "" if self.is_argument else self.spelling[1:2].removeprefix("-")
+        """Return the short form without its dash, which is a letter or, for Java's ``-bn``, two;
+        empty if there is only a long form.
+        """
+        if self.is_argument or self.spelling.startswith("--"):
+            return ""
+        return self.spelling[1:].partition(",")[0]
 
     @property
     def name(self) -> str:
@@ -246,6 +250,9 @@ def matching(options: Sequence[Option], token: str) -> tuple[Option | None, bool
         name, equals, _ = token[2:].partition("=")
         found = (option for option in options if _folded(option.name) == _folded(name))
         return next(found, None), bool(equals)
+    for option in options:
+        if option.letter == token[1:] and len(token) > 2:
+            return option, False
     found = (option for option in options if option.letter and option.letter == token[1:2])
     return next(found, None), len(token) > 2
 

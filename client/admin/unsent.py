@@ -9,7 +9,15 @@ import attrs
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import RESPONSE_FLAG, Command
 
-READING_PREFIXES = ("GET_", "QUERY_", "VIEW_", "SEARCH_", "AUTH_GET_", "AUTH_LIST_")
+READING_PREFIXES = (
+    "GET_",
+    "QUERY_",
+    "VIEW_",
+    "SEARCH_",
+    "AUTH_GET_",
+    "AUTH_LIST_",
+    "CONTROLLER_GET_",
+)
 READING_CODES = frozenset(
     {
         RequestCode.PULL_MESSAGE,

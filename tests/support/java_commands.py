@@ -86,6 +86,16 @@ JAVA: dict[str, str] = {
     "checkMsgSendRT": "t topic R, a amount, s size",
     "sendMsgStatus": "b brokerName R, s messageSize, c count",
     "clusterRT": "a amount, s size, c cluster, p print, m machine, i interval",
+    "getSyncStateSet": "a controllerAddress R, b brokerName, c clusterName, i interval",
+    "getBrokerEpoch": "b brokerName, c clusterName, i interval",
+    "electMaster": "a controllerAddress R, b brokerId R, bn brokerName R, c clusterName R",
+    "cleanBrokerMetadata": (
+        "a controllerAddress R, b brokerControllerIdsToClean, bn brokerName R, c clusterName, l"
+        " cleanLivingBroker!"
+    ),
+    "getControllerMetaData": "a controllerAddress R",
+    "getControllerConfig": "a controllerAddress R",
+    "updateControllerConfig": "a controllerAddress R, k key R, v value R",
     "haStatus": "c clusterName, b brokerAddr, i interval",
     "resetMasterFlushOffset": "b brokerAddr, o offset",
     "allocateMQ": "t topic R, i ipList R",

@@ -1,7 +1,7 @@
 """Commands about settings of servers, and values that name servers store.
 
-getBrokerConfig, updateBrokerConfig, getNamesrvConfig, updateNamesrvConfig, updateKvConfig,
-deleteKvConfig, updateOrderConf.
+getBrokerConfig, updateBrokerConfig, getNamesrvConfig, updateNamesrvConfig, getControllerConfig,
+updateControllerConfig, updateKvConfig, deleteKvConfig, updateOrderConf.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from triomq.client.admin.arguments import Option, UsageError, Values, filled, tr
 from triomq.client.admin.server_settings import read_settings
 from triomq.client.mqadmin.core.command import (
     BROKERS,
+    CONTROLLERS,
     TOPIC,
     AdminCommand,
     Effect,
@@ -21,6 +22,7 @@ from triomq.client.mqadmin.core.command import (
     answered,
     ask_each,
     chosen_brokers,
+    chosen_controllers,
 )
 from triomq.remoting.core.properties_file import (
     format_properties,
@@ -80,6 +82,20 @@ async def get_namesrv_config(admin: Admin, options: Values) -> Result:
 async def update_namesrv_config(admin: Admin, options: Values) -> Result:
     code, line = RequestCode.UPDATE_NAMESRV_CONFIG, "update name server config success"
     return await change_setting(admin, options, admin.namesrv_addresses, code, "nameServers", line)
+
+
+async def controller_config(admin: Admin, options: Values) -> Result:
+    code = RequestCode.GET_CONTROLLER_CONFIG
+    return settings_result(
+        await read_settings(admin, chosen_controllers(options), code), {}, "controllers"
+    )
+
+
+async def update_controller_config(admin: Admin, options: Values) -> Result:
+    code, line = RequestCode.UPDATE_CONTROLLER_CONFIG, "update controller config success"
+    return await change_setting(
+        admin, options, chosen_controllers(options), code, "controllers", line
+    )
 
 
 async def change_setting(
@@ -218,6 +234,21 @@ COMMANDS = (
         options=(KEY, VALUE),
         examples=("updateNamesrvConfig -k orderMessageEnable -v true",),
         document='{"nameServers": [address], "key", "value", ' + FAILURES,
+    ),
+    AdminCommand(
+        name="getControllerConfig",
+        run=controller_config,
+        options=(CONTROLLERS,),
+        examples=("getControllerConfig -a 127.0.0.1:9878",),
+        document='{"controllers": {address: {key: value}}, ' + FAILURES,
+    ),
+    AdminCommand(
+        name="updateControllerConfig",
+        run=update_controller_config,
+        effect=Effect.CHANGES,
+        options=(CONTROLLERS, KEY, VALUE),
+        examples=("updateControllerConfig -a 127.0.0.1:9878 -k enableElectUncleanMaster -v true",),
+        document='{"controllers": [address], "key", "value", ' + FAILURES,
     ),
     AdminCommand(
         name="updateKvConfig",

@@ -112,6 +112,15 @@ async def chosen_brokers(admin: Admin, options: Values, *, masters_only: bool = 
     return [broker.address for broker in chosen]
 
 
+def chosen_controllers(options: Values) -> list[str]:
+    """Return the controllers that were given. Raises: UsageError for none."""
+    text = options.text("controllerAddress")
+    found = [part.strip() for part in text.split(";") if part.strip()]
+    if not found:
+        raise UsageError("-a/--controllerAddress needs an address, host:port")
+    return found
+
+
 def answered(
     answers: Answers[object],
     document: Mapping[str, object],
@@ -346,6 +355,9 @@ EVERYWHERE = (
 )
 PLACES = (MASTERS, BROKERS, EVERYWHERE)
 """a command with the options of one of these needs exactly one of them"""
+CONTROLLERS = Option(
+    "-a, --controllerAddress ADDRESSES", "controllers, 'host:9878;host2:9878'", required=True
+)
 ROUTE_CLUSTER = Option(
     "-c, --cluster NAME", "accepted for old scripts; the topic alone determines the route"
 )

@@ -56,9 +56,10 @@ NAMES: Mapping[str, str] = {
 FIRST_VERBS: Mapping[str, str] = {
     "cluster": "list latency export-config export-metrics export-metadata",
     "broker": "status config set drain undrain forget wipe-write add-write lag producers latency"
-    " replication set-flush-offset delete-expired-log delete-expired-queues delete-unused-topics"
-    " cold-reads read-ahead",
+    " replication replicas epochs elect set-flush-offset delete-expired-log delete-expired-queues"
+    " delete-unused-topics cold-reads read-ahead",
     "nameserver": "",
+    "controller": "status config set clean",
     "topic": "list create update delete route status stats clusters permission order import latency"
     " allocate",
     "group": "lag members status config create update delete reset skip clone mode import monitor",

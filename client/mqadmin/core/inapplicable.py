@@ -23,14 +23,6 @@ class NotOffered:
 
 REASONS = (
     NotOffered(
-        "it asks a controller, and brokers of TrioMQ work without one",
-        "`mqadmin haStatus` shows masters and slaves; ask controllers with RocketMQ's mqadmin",
-        (
-            *("getControllerMetaData", "getControllerConfig", "updateControllerConfig"),
-            *("getSyncStateSet", "getBrokerEpoch", "electMaster", "cleanBrokerMetadata"),
-        ),
-    ),
-    NotOffered(
         "it is for broker containers, and a process of TrioMQ has one broker",
         "start and stop `mqbroker` processes",
         ("addBroker", "removeBroker"),

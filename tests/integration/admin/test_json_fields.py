@@ -123,6 +123,14 @@ ELSEWHERE = {
         (name for name in LIST if "Cold" in name), "our brokers do not slow down reads"
     ),
     "resetMasterFlushOffset": "for slaves only",
+    "getBrokerEpoch": "our brokers have no epochs yet: test_controller_commands.py",
+    **dict.fromkeys(
+        (
+            *("getSyncStateSet", "electMaster", "cleanBrokerMetadata", "getControllerMetaData"),
+            *("getControllerConfig", "updateControllerConfig"),
+        ),
+        "they need a controller: test_controller_commands.py",
+    ),
     "setCommitLogReadAheadMode": "our brokers do not map their log",
 }
 """Commands that this cluster cannot show: why."""

@@ -107,6 +107,13 @@ WORDS: dict[str, tuple[str, ...]] = {
     "checkMsgSendRT": (*TOPIC, "-a", "1000"),
     "sendMsgStatus": ("-b", "ghost", "-c", "1000"),
     "haStatus": CLUSTER,
+    "getSyncStateSet": ("-a", BROKER, "-b", "ghost"),
+    "getBrokerEpoch": CLUSTER,
+    "electMaster": ("-a", BROKER, "-b", "1", "-bn", "ghost", *CLUSTER),
+    "cleanBrokerMetadata": ("-a", BROKER, "-bn", "ghost", "--yes"),
+    "getControllerMetaData": ("-a", BROKER),
+    "getControllerConfig": ("-a", BROKER),
+    "updateControllerConfig": ("-a", BROKER, "-k", "enableElectUncleanMaster", "-v", "true"),
     "resetMasterFlushOffset": ("-b", BROKER, "-o", "0"),
     "allocateMQ": (*TOPIC, "-i", "one,two"),
     "exportMetadata": (*CLUSTER, "-f", FOLDER),
@@ -416,6 +423,7 @@ JAVA_ONLY = {
     *VERBS["acl"].values(),
     *(name for name in LIST if "Cold" in name),
     "exportPopRecord",
+    "getBrokerEpoch",
     "setCommitLogReadAheadMode",
 }
 """Commands whose requests our brokers refuse, so that no broker does what they ask."""

@@ -21,12 +21,10 @@ from triomq.client.mqadmin.general_help import general_answer, overview
 
 # What `mqadmin` of 5.5.0 and 4.9.4 lists beside these.
 NOT_HERE = """
-addBroker checkRocksdbCqWriteProgress cleanBrokerMetadata clusterAclConfigVersion deleteAclConfig
-electMaster exportMetadataInRocksDB getAclConfig getBrokerEpoch getBrokerLiteInfo
-getControllerConfig getControllerMetaData getLiteClientInfo getLiteGroupInfo getLiteTopicInfo
-getParentTopicInfo getSyncStateSet remappingStaticTopic removeBroker rocksDBConfigToJson
-switchTimerEngine triggerLiteDispatch updateAclConfig updateControllerConfig updateGlobalWhiteAddr
-updateStaticTopic
+addBroker checkRocksdbCqWriteProgress clusterAclConfigVersion deleteAclConfig
+exportMetadataInRocksDB getAclConfig getBrokerLiteInfo getLiteClientInfo getLiteGroupInfo
+getLiteTopicInfo getParentTopicInfo remappingStaticTopic removeBroker rocksDBConfigToJson
+switchTimerEngine triggerLiteDispatch updateAclConfig updateGlobalWhiteAddr updateStaticTopic
 """
 EXTRA = {
     "startMonitoring": {("i", "interval", True, False)},

@@ -1,0 +1,325 @@
+"""Commands about controllers, and about what they decide: masters, sync state sets, ids.
+
+getControllerMetaData, getSyncStateSet, electMaster, cleanBrokerMetadata, getBrokerEpoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from triomq.client.admin.answers import read_body, read_header
+from triomq.client.admin.arguments import Option, UsageError, Values, whole
+from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.core.command import (
+    CONTROLLERS,
+    AdminCommand,
+    Effect,
+    Result,
+    answered,
+    ask_each,
+    chosen_controllers,
+)
+from triomq.remoting.protocol.bodies.controller import (
+    ElectMasterBody,
+    EpochEntries,
+    GroupReplicas,
+    ReplicaState,
+    SyncStateData,
+)
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.controller import (
+    CleanBrokerDataHeader,
+    ControllerMetadataHeader,
+    ElectMasterHeader,
+    ElectMasterResponseHeader,
+)
+
+if TYPE_CHECKING:
+    from triomq.client.admin.admin import Admin
+
+INTERVAL = Option("-i, --interval SECONDS", "repeat forever, with this pause in seconds", whole(1))
+BROKER_NAME = Option("-bn, --brokerName NAME", "name of the group", required=True)
+FAILURES = '"failures": {address: reason}}'
+
+
+async def metadata_at(admin: Admin, address: str) -> ControllerMetadataHeader:
+    answer = await admin.ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+    return read_header(ControllerMetadataHeader, answer)
+
+
+async def leader_of(admin: Admin, options: Values) -> str:
+    """Return the address of the controller that leads, as the first that knows it says.
+
+    Raises: TrioMQError if no controller answers, or none knows a leader.
+    """
+    answers = await admin.for_each(
+        chosen_controllers(options), lambda address: metadata_at(admin, address)
+    )
+    for found in answers.some().values():
+        if found.controller_leader_address:
+            return found.controller_leader_address
+    raise TrioMQError(
+        "no controller leads: a majority of them must run and reach each other; see"
+        " `mqadmin controller status`"
+    )
+
+
+async def controller_metadata(admin: Admin, options: Values) -> Result:
+    answers = await admin.for_each(
+        chosen_controllers(options), lambda address: metadata_at(admin, address)
+    )
+    document: dict[str, Any] = {}
+    blocks = []
+    for address, found in answers.some().items():
+        peers = [peer for peer in (found.peers or "").split(";") if peer]
+        document[address] = {
+            "group": found.group,
+            "controllerLeaderId": found.controller_leader_id,
+            "controllerLeaderAddress": found.controller_leader_address,
+            "isLeader": bool(found.is_leader),
+            "peers": peers,
+        }
+        lines = [
+            f"#ControllerGroup\t{found.group}",
+            f"#ControllerLeaderId\t{found.controller_leader_id}",
+            f"#ControllerLeaderAddress\t{found.controller_leader_address}",
+            *(f"#Peer:\t{peer}" for peer in peers),
+        ]
+        blocks.append("\n".join(lines))
+    return answered(answers, {"controllers": document}, blocks)
+
+
+async def names_of(admin: Admin, options: Values) -> list[str]:
+    """Return the name of --brokerName, or those of --clusterName. Raises: UsageError."""
+    name, cluster = options.maybe_text("brokerName"), options.maybe_text("clusterName")
+    if (name is None) == (cluster is None):
+        raise UsageError("give exactly one of -b/--brokerName and -c/--clusterName")
+    if name is not None:
+        return [name]
+    return sorted({broker.name for broker in await admin.brokers(cluster)})
+
+
+def replica_text(replica: ReplicaState) -> str:
+    return (
+        f"ReplicaIdentity{{brokerName='{replica.broker_name}', brokerId={replica.broker_id},"
+        f" brokerAddress='{replica.broker_address}', alive={str(replica.alive).lower()}}}"
+    )
+
+
+def replica_document(replica: ReplicaState) -> dict[str, Any]:
+    return {
+        "brokerId": replica.broker_id,
+        "brokerAddress": replica.broker_address,
+        "alive": replica.alive,
+    }
+
+
+def replicas_block(name: str, found: GroupReplicas) -> str:
+    """Return the replicas of a group as RocketMQ's mqadmin prints them."""
+    lines = [
+        f"#brokerName\t{name}",
+        f"#MasterBrokerId\t{found.master_broker_id}",
+        f"#MasterAddr\t{found.master_address}",
+        f"#MasterEpoch\t{found.master_epoch}",
+        f"#SyncStateSetEpoch\t{found.sync_state_set_epoch}",
+        f"#SyncStateSetNums\t{len(found.in_sync_replicas)}",
+        *(f"InSyncReplica:\t{replica_text(one)}" for one in found.in_sync_replicas),
+        *(f"NotInSyncReplica:\t{replica_text(one)}" for one in found.not_in_sync_replicas),
+    ]
+    return "\n".join(lines)
+
+
+async def sync_state_set(admin: Admin, options: Values) -> Result:
+    names = await names_of(admin, options)
+    leader = await leader_of(admin, options)
+    code, body = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, msgspec.json.encode(names)
+    found = read_body(SyncStateData, await admin.ask(leader, code, None, body)).replicas_info_table
+    document = {
+        name: {
+            "masterBrokerId": group.master_broker_id,
+            "masterAddress": group.master_address,
+            "masterEpoch": group.master_epoch,
+            "syncStateSetEpoch": group.sync_state_set_epoch,
+            "inSyncReplicas": [replica_document(one) for one in group.in_sync_replicas],
+            "notInSyncReplicas": [replica_document(one) for one in group.not_in_sync_replicas],
+        }
+        for name, group in found.items()
+    }
+    return Result(
+        document={"groups": document},
+        blocks=[replicas_block(name, group) for name, group in found.items()],
+        notes=[
+            f"{name}: the controllers know no such group" for name in names if name not in found
+        ],
+    )
+
+
+async def elect_master(admin: Admin, options: Values) -> Result:
+    leader = await leader_of(admin, options)
+    cluster, name = options.text("clusterName"), options.text("brokerName")
+    header = ElectMasterHeader(cluster, name, options.number("brokerId"), True)
+    answer = await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
+    elected = read_header(ElectMasterResponseHeader, answer)
+    members = read_body(ElectMasterBody, answer).broker_member_group
+    addresses = {} if members is None else members.broker_addrs
+    lines = [
+        f"#ClusterName\t{cluster}",
+        f"#BrokerName\t{name}",
+        f"#BrokerMasterAddr\t{elected.master_address}",
+        f"#MasterEpoch\t{elected.master_epoch}",
+        f"#SyncStateSetEpoch\t{elected.sync_state_set_epoch}",
+        *(f"\t#Broker\t{broker_id}\t{address}" for broker_id, address in addresses.items()),
+    ]
+    return Result(
+        document={
+            "cluster": cluster,
+            "brokerName": name,
+            "masterBrokerId": elected.master_broker_id,
+            "masterAddress": elected.master_address,
+            "masterEpoch": elected.master_epoch,
+            "syncStateSetEpoch": elected.sync_state_set_epoch,
+            "members": {str(broker_id): address for broker_id, address in addresses.items()},
+        },
+        blocks=["\n".join(lines)],
+    )
+
+
+async def clean_broker_metadata(admin: Admin, options: Values) -> Result:
+    leader, name = await leader_of(admin, options), options.text("brokerName")
+    ids = options.maybe_text("brokerControllerIdsToClean")
+    header = CleanBrokerDataHeader(
+        name, options.maybe_text("clusterName"), ids, options.flag("cleanLivingBroker")
+    )
+    await admin.ask(leader, RequestCode.CLEAN_BROKER_DATA, header)
+    return Result(
+        document={"brokerName": name, "brokerIds": ids},
+        blocks=[f"clear broker {name} metadata from controller success!"],
+    )
+
+
+def epochs_document(found: EpochEntries) -> Mapping[str, Any]:
+    last = len(found.epoch_list) - 1
+    return {
+        "cluster": found.cluster_name,
+        "brokerName": found.broker_name,
+        "brokerId": found.broker_id,
+        "epochs": [
+            {
+                "epoch": entry.epoch,
+                "startOffset": entry.start_offset,
+                # The last epoch goes on; its end is that of the log, as in Java's output.
+                "endOffset": found.max_offset if number == last else entry.end_offset,
+            }
+            for number, entry in enumerate(found.epoch_list)
+        ],
+    }
+
+
+async def broker_epoch(admin: Admin, options: Values) -> Result:
+    name, cluster = options.maybe_text("brokerName"), options.maybe_text("clusterName")
+    if (name is None) == (cluster is None):
+        raise UsageError("give exactly one of -b/--brokerName and -c/--clusterName")
+    brokers = [one for one in await admin.brokers(cluster) if name in (None, one.name)]
+    if not brokers:
+        raise UsageError(f"no broker of {name or cluster} is registered at the name server")
+    addresses = [broker.address for broker in brokers]
+    answers = await ask_each(admin, addresses, RequestCode.GET_BROKER_EPOCH_CACHE)
+    found = {
+        address: epochs_document(read_body(EpochEntries, answer))
+        for address, answer in answers.values.items()
+    }
+    blocks = []
+    for address, known in found.items():
+        lines = [
+            f"#clusterName\t{known['cluster']}",
+            f"#brokerName\t{known['brokerName']}",
+            f"#brokerAddr\t{address}",
+            f"#brokerId\t{known['brokerId']}",
+            *(
+                f"#Epoch: EpochEntry{{epoch={one['epoch']}, startOffset={one['startOffset']},"
+                f" endOffset={one['endOffset']}}}"
+                for one in known["epochs"]
+            ),
+        ]
+        blocks.append("\n".join(lines))
+    return answered(answers, {"brokers": found}, blocks)
+
+
+REPLICA = '{"brokerId", "brokerAddress", "alive"}'
+COMMANDS = (
+    AdminCommand(
+        name="getControllerMetaData",
+        run=controller_metadata,
+        options=(CONTROLLERS,),
+        examples=("getControllerMetaData -a 127.0.0.1:9878",),
+        document=(
+            '{"controllers": {address: {"group", "controllerLeaderId", "controllerLeaderAddress",'
+            ' "isLeader", "peers": [peer]}}, ' + FAILURES
+        ),
+    ),
+    AdminCommand(
+        name="getSyncStateSet",
+        run=sync_state_set,
+        options=(
+            CONTROLLERS,
+            Option("-b, --brokerName NAME", "one group"),
+            Option("-c, --clusterName NAME", "all groups of a cluster"),
+            INTERVAL,
+        ),
+        examples=("getSyncStateSet -a 127.0.0.1:9878 -b broker-a",),
+        document=(
+            '{"groups": {name: {"masterBrokerId", "masterAddress", "masterEpoch",'
+            f' "syncStateSetEpoch", "inSyncReplicas": [{REPLICA}],'
+            f' "notInSyncReplicas": [{REPLICA}]}}}}}}'
+        ),
+    ),
+    AdminCommand(
+        name="electMaster",
+        run=elect_master,
+        effect=Effect.CHANGES,
+        options=(
+            CONTROLLERS,
+            Option("-b, --brokerId ID", "its id at the controllers", whole(1), required=True),
+            BROKER_NAME,
+            Option("-c, --clusterName NAME", "the cluster", required=True),
+        ),
+        examples=("electMaster -a 127.0.0.1:9878 -b 2 -bn broker-a -c DefaultCluster",),
+        document=(
+            '{"cluster", "brokerName", "masterBrokerId", "masterAddress", "masterEpoch",'
+            ' "syncStateSetEpoch", "members": {id: address}}'
+        ),
+        remarks="The broker must be alive and in the sync state set.",
+    ),
+    AdminCommand(
+        name="cleanBrokerMetadata",
+        run=clean_broker_metadata,
+        effect=Effect.DESTROYS,
+        loss="the ids of brokers at the controllers",
+        options=(
+            CONTROLLERS,
+            Option("-b, --brokerControllerIdsToClean IDS", "ids, '2;3'; without it all of them"),
+            BROKER_NAME,
+            Option("-c, --clusterName NAME", "the cluster"),
+            Option("-l, --cleanLivingBroker", "also brokers that are alive"),
+        ),
+        examples=("cleanBrokerMetadata -a 127.0.0.1:9878 -bn broker-a -b 2 --yes",),
+        document='{"brokerName", "brokerIds"}',
+    ),
+    AdminCommand(
+        name="getBrokerEpoch",
+        run=broker_epoch,
+        options=(
+            Option("-b, --brokerName NAME", "the brokers of one name"),
+            Option("-c, --clusterName NAME", "all brokers of a cluster"),
+            INTERVAL,
+        ),
+        examples=("getBrokerEpoch -c DefaultCluster",),
+        document=(
+            '{"brokers": {address: {"cluster", "brokerName", "brokerId", "epochs": [{"epoch",'
+            ' "startOffset", "endOffset"}]}}, ' + FAILURES
+        ),
+    ),
+)

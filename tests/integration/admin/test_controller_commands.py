@@ -1,0 +1,174 @@
+"""Commands about controllers: what they print of a real one, as RocketMQ's mqadmin does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from frames import FrameClient
+from mqadmin_calls import mqadmin
+from processes import free_port
+
+from triomq.client.mqadmin.commands.controllers import epochs_document
+from triomq.namesrv.app import run_namesrv
+from triomq.namesrv.config import NamesrvConfig
+from triomq.namesrv.controller.controller_settings import ControllerSettings
+from triomq.remoting.protocol.bodies.controller import EpochEntries, EpochEntry, SyncStateSet
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.headers.controller import (
+    AlterSyncStateSetHeader,
+    ApplyBrokerIdHeader,
+    ElectMasterHeader,
+    RegisterToControllerHeader,
+)
+
+NAME = "broker-a"
+
+
+@attrs.define(eq=False)
+class Running:
+    namesrv: str
+    address: str
+    client: FrameClient
+
+    async def __call__(self, name: str, *words: str, at: str = "") -> Any:
+        where = () if name == "getBrokerEpoch" else ("-a", at or self.address)
+        return await mqadmin(name, *where, *words, "-n", self.namesrv)
+
+
+@asynccontextmanager
+async def controller(folder: Path) -> AsyncIterator[Running]:
+    """A controller with a group of two, of which the first is master."""
+    port = free_port()
+    config = NamesrvConfig(
+        listen_host="127.0.0.1",
+        listen_port=0,
+        kv_path=folder / "kv.json",
+        controller=ControllerSettings(
+            enabled=True,
+            group_name="group1",
+            peers=f"n0-127.0.0.1:{port}",
+            self_id="n0",
+            store_path=folder,
+        ),
+    )
+    async with trio.open_nursery() as nursery:
+        ready = await nursery.start(run_namesrv, config)
+        async with FrameClient(port) as client:
+            for number in (1, 2):
+                address = f"127.0.0.1:{30000 + number}"
+                await client.call(
+                    Code.CONTROLLER_APPLY_BROKER_ID,
+                    ApplyBrokerIdHeader("C", NAME, number, f"{address};1"),
+                )
+                await client.call(
+                    Code.CONTROLLER_REGISTER_BROKER,
+                    RegisterToControllerHeader("C", NAME, number, address),
+                )
+            await client.call(Code.CONTROLLER_ELECT_MASTER, ElectMasterHeader("C", NAME, 1, False))
+            await client.call(
+                Code.CONTROLLER_ALTER_SYNC_STATE_SET,
+                AlterSyncStateSetHeader(NAME, 1, 1),
+                SyncStateSet(frozenset({1, 2}), 1).encode(),
+            )
+            yield Running(f"127.0.0.1:{ready.port}", f"127.0.0.1:{port}", client)
+        ready.stop()
+
+
+async def test_who_leads_and_what_is_set(tmp_path: Path) -> None:
+    async with controller(tmp_path) as run:
+        shown = await run("getControllerMetaData")
+        assert shown.out == (
+            f"#ControllerGroup\tgroup1\n#ControllerLeaderId\tn0\n#ControllerLeaderAddress\t"
+            f"{run.address}\n#Peer:\tn0:{run.address}\n"
+        )
+        changed = await run(
+            "updateControllerConfig", "-k", "enableElectUncleanMaster", "-v", "true"
+        )
+        assert changed.out == f"update controller config success, {run.address}\n"
+        settings = (await run("getControllerConfig", "--json")).document["controllers"]
+        assert settings[run.address]["enableElectUncleanMaster"] == "true"
+
+
+async def test_the_replicas_of_a_group(tmp_path: Path) -> None:
+    async with controller(tmp_path) as run:
+        shown = await run("getSyncStateSet", "-b", NAME)
+        replicas = "".join(
+            f"InSyncReplica:\tReplicaIdentity{{brokerName='{NAME}', brokerId={number},"
+            f" brokerAddress='127.0.0.1:{30000 + number}', alive=true}}\n"
+            for number in (1, 2)
+        )
+        assert shown.out == (
+            f"#brokerName\t{NAME}\n#MasterBrokerId\t1\n#MasterAddr\t127.0.0.1:30001\n"
+            f"#MasterEpoch\t1\n#SyncStateSetEpoch\t2\n#SyncStateSetNums\t2\n{replicas}"
+        )
+        document = (await run("getSyncStateSet", "-b", NAME, "--json")).document
+        assert document["groups"][NAME]["inSyncReplicas"][1] == {
+            "brokerId": 2,
+            "brokerAddress": "127.0.0.1:30002",
+            "alive": True,
+        }
+        unknown = await run("getSyncStateSet", "-b", "x")
+        assert (unknown.out, "no such group" in unknown.err) == ("", True)
+        assert (await run("getSyncStateSet")).code == 2
+
+
+async def test_another_master_and_a_broker_less(tmp_path: Path) -> None:
+    async with controller(tmp_path) as run:
+        words = ("-b", "2", "-bn", NAME, "-c", "C")
+        tried = await run("electMaster", *words, "--dry-run")
+        assert tried.code == 0
+        assert "CONTROLLER_ELECT_MASTER" in tried.out
+        elected = await run("electMaster", *words)
+        assert elected.out == (
+            f"#ClusterName\tC\n#BrokerName\t{NAME}\n#BrokerMasterAddr\t127.0.0.1:30002\n"
+            "#MasterEpoch\t2\n#SyncStateSetEpoch\t3\n"
+            "\t#Broker\t1\t127.0.0.1:30001\n\t#Broker\t2\t127.0.0.1:30002\n"
+        )
+        again = await run("electMaster", *words)
+        assert again.code == 1
+        assert "is still alive" in again.err
+        alive = await run("cleanBrokerMetadata", "-bn", NAME, "-b", "1", "--yes")
+        assert "is still alive, clean up failure" in alive.err
+        cleaned = await run("cleanBrokerMetadata", "-bn", NAME, "-b", "1", "-l", "--yes")
+        assert cleaned.out == f"clear broker {NAME} metadata from controller success!\n"
+        document = (await run("getSyncStateSet", "-b", NAME, "--json")).document["groups"][NAME]
+        assert document["notInSyncReplicas"] == []
+
+
+async def test_the_leader_is_asked_whichever_controllers_are_named(tmp_path: Path) -> None:
+    async with controller(tmp_path) as run:
+        dead = f"127.0.0.1:{free_port()}"
+        shown = await run("getSyncStateSet", "-b", NAME, at=f"{dead};{run.address}")
+        assert "#MasterBrokerId\t1" in shown.out
+        silent = await run("getSyncStateSet", "-b", NAME, at=dead)
+        assert silent.code != 0
+        assert dead in silent.err
+
+
+def test_the_last_epoch_ends_where_the_log_does() -> None:
+    entries = [
+        EpochEntry(epoch=1, start_offset=0, end_offset=100),
+        EpochEntry(epoch=3, start_offset=100, end_offset=2**63 - 1),
+    ]
+    found = EpochEntries(
+        cluster_name="C", broker_name=NAME, broker_id=0, epoch_list=entries, max_offset=170
+    )
+    assert [one["endOffset"] for one in epochs_document(found)["epochs"]] == [100, 170]
+
+
+@pytest.mark.parametrize("spelling", ["-bn", "--brokerName", "--broker-name"])
+def test_an_option_may_have_two_letters(spelling: str) -> None:
+    from triomq.client.admin.arguments import Option, parse
+
+    options = (Option("-b, --brokerId ID", ""), Option("-bn, --brokerName NAME", ""))
+    found = parse(options, [spelling, "x", "-b1"])
+    assert SimpleNamespace(id=found.text("brokerId"), name=found.text("brokerName")) == (
+        SimpleNamespace(id="1", name="x")
+    )
