@@ -91,8 +91,8 @@ class RaftStorage:
             image = RaftFileImage(first)
         except DamagedRaftFile as error:
             raise DamagedRaftFile(
-                f"{path}: {error}. Remove this controller from the group, delete its folder, and"
-                " add it under a new id: it may have forgotten votes and commands"
+                f"{path}: {error}. It may have forgotten votes and commands: delete the folder only"
+                " while all other controllers run and one of them leads, and start this one then"
             ) from error
         storage = cls(path, image, files)
         storage._replace()

@@ -185,7 +185,7 @@ def test_damage_in_what_was_durable_is_an_error(tmp_path: Path) -> None:
     data = path.read_bytes()
     size = len(record(payloads(Persist(1, HardState(1, "a"), None, False, ()))[0], 0))
     path.write_bytes(data[: -3 * size] + b"\xff" + data[-3 * size + 1 :])
-    with pytest.raises(DamagedRaftFile, match=r"add it under a new id"):
+    with pytest.raises(DamagedRaftFile, match=r"while all other controllers run"):
         RaftStorage.open(tmp_path, FIRST)
     path.write_bytes(data[:-size] + b"\xff" + data[-size + 1 :])
     assert RaftStorage.open(tmp_path, FIRST).stored().hard_state.term == 4, "a torn tail"
