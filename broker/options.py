@@ -64,7 +64,8 @@ def load_broker_config(
     claimed = config.security.proxy_protocol is ProxyMode.OPTIONAL
     check_admin_addresses(config.access, loaded.origins, claimed=claimed)
     check_access(config.access, loaded.origins, slave=config.broker_role is BrokerRole.SLAVE)
-    check_plain_acl(config.plain_acl, config.access, loaded.origins)
+    slave = config.broker_role is BrokerRole.SLAVE
+    check_plain_acl(config.plain_acl, config.access, loaded.origins, slave=slave)
     _check_certificate_users(config, loaded.origins)
     _check_ha_login(config, loaded.origins)
     if config.replication.controller.enabled and "minInSyncReplicas" not in loaded.origins:

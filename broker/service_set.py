@@ -64,6 +64,7 @@ from triomq.remoting.core.address import format_address
 from triomq.remoting.core.periodic import every
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.connection import Connection
+from triomq.remoting.tls.security_settings import ProxyMode
 
 logger = logging.getLogger(__name__)
 
@@ -287,7 +288,11 @@ def open_services(
     plain_acl = None
     if config.plain_acl.enabled:
         named = Path(config.plain_acl.path).expanduser() if config.plain_acl.path else None
-        plain_acl = open_plain_acl(named or directory / "plain_acl.yml", access.inner)
+        plain_acl = open_plain_acl(
+            named or directory / "plain_acl.yml",
+            access.inner,
+            claimed=config.security.proxy_protocol is ProxyMode.OPTIONAL,
+        )
     tables: tuple[PersistedTable, ...] = topics, groups, offsets, delayed, filters, modes, access
     if timers is not None:
         tables += (timers.counts,)

@@ -49,6 +49,8 @@ class PlainAclFiles:
 
     path: Path
     inner: AccessUser | None = None
+    claimed: bool = False
+    """Whether clients can claim any address (proxyProtocol=optional): none is trusted then."""
     clock_ms: Callable[[], int] = wall_clock_ms
     table: UserTable = attrs.field(factory=UserTable, init=False)
     loads: int = attrs.field(default=0, init=False)
@@ -72,7 +74,7 @@ class PlainAclFiles:
                 raise ValueError(
                     f"there is neither {self.path} nor a .yml file in {self.path.parent / 'acl'}"
                 )
-            self._use(parsed(contents))
+            self._use(self._understood(contents))
         except ValueError as error:
             raise ConfigError(
                 "plainAclFile", f"{error}", "correct the file; docs/security.md has an example"
@@ -101,7 +103,7 @@ class PlainAclFiles:
                 self._refused = b""
             if not settled or digest in (self._loaded.digest, self._refused):
                 return
-            loaded = await trio.to_thread.run_sync(parsed, contents)
+            loaded = await trio.to_thread.run_sync(self._understood, contents)
         except ValueError as error:
             self._refused = self._seen
             logger.error(
@@ -128,9 +130,26 @@ class PlainAclFiles:
         Raises: ValueError if the files would not be valid; OSError.
         """
         async with self._changing:
-            work = partial(_changed, self.path, path, edit, self.clock_ms())
+            work = partial(self._changed, path, edit, self.clock_ms())
             loaded = await trio.to_thread.run_sync(work)
             self._use(loaded)
+
+    def _changed(self, path: Path, edit: Callable[[dict[str, Any]], None], now_ms: int) -> AclLoad:
+        """Change one of the files, and return what all of them say then. Blocks.
+
+        Raises: ValueError, OSError.
+        """
+        contents = dict(read_files(self.path))
+        document = document_of(path, contents.get(path, b"")) or {}
+        edit(document)
+        counter = version_of(document)["counter"] + 1
+        document["dataVersion"] = [{"timestamp": now_ms, "counter": counter}]
+        yaml: Any = importlib.import_module("yaml")
+        text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        contents[path] = text.encode()
+        loaded = self._understood(contents)
+        replace_file(path, contents[path], private=True)
+        return loaded
 
     def file_of(self, access_key: str) -> Path:
         """Return the file with an account, the main file if there is none."""
@@ -146,6 +165,19 @@ class PlainAclFiles:
             path: version_of(document or {}) for path, document in self._loaded.documents.items()
         }
 
+    def _understood(self, contents: Contents) -> AclLoad:
+        """Return what the files say. Raises: ValueError."""
+        loaded = parsed(contents)
+        if self.claimed and (
+            any(loaded.acl.white_addresses)
+            or any(each.white_address for each in loaded.acl.accounts)
+        ):
+            raise ValueError(
+                "white addresses with proxyProtocol=optional: every client can claim any address in"
+                " a PROXY header; write proxyProtocol=required or off, or remove them"
+            )
+        return loaded
+
     def _use(self, loaded: AclLoad) -> None:
         """Let what was loaded decide from now on. Checkpoint: never."""
         made = loaded.acl.table()
@@ -155,26 +187,6 @@ class PlainAclFiles:
         self.table.trusted, self.table.wording = made.trusted, made.wording
         self._loaded, self._seen = loaded, loaded.digest
         self.loads += 1
-
-
-def _changed(
-    main: Path, path: Path, edit: Callable[[dict[str, Any]], None], now_ms: int
-) -> AclLoad:
-    """Change one of the files, and return what all of them say then. Blocks.
-
-    Raises: ValueError, OSError.
-    """
-    contents = dict(read_files(main))
-    document = document_of(path, contents.get(path, b"")) or {}
-    edit(document)
-    counter = version_of(document)["counter"] + 1
-    document["dataVersion"] = [{"timestamp": now_ms, "counter": counter}]
-    yaml: Any = importlib.import_module("yaml")
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-    contents[path] = text.encode()
-    loaded = parsed(contents)
-    replace_file(path, contents[path], private=True)
-    return loaded
 
 
 def read_files(path: Path) -> Contents:
@@ -193,9 +205,9 @@ def read_files(path: Path) -> Contents:
     return contents
 
 
-def open_plain_acl(path: Path, inner: AccessUser | None) -> PlainAclFiles:
+def open_plain_acl(path: Path, inner: AccessUser | None, *, claimed: bool = False) -> PlainAclFiles:
     """Load the files, and warn if others may read them. Raises: ConfigError."""
-    files = PlainAclFiles(path, inner)
+    files = PlainAclFiles(path, inner, claimed)
     files.open()
     for each in read_files(path):
         if each.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -247,9 +247,23 @@ class PlainAclSettings:
 
 
 def check_plain_acl(
-    settings: PlainAclSettings, access: AccessSettings, origins: Mapping[str, str]
+    settings: PlainAclSettings,
+    access: AccessSettings,
+    origins: Mapping[str, str],
+    *,
+    slave: bool = False,
 ) -> None:
-    """Refuse both kinds of access control at once. Raises: ConfigError."""
+    """Refuse both kinds of access control at once, and a slave without a user.
+
+    Raises: ConfigError.
+    """
+    if settings.enabled and slave and access.inner is None:
+        raise ConfigError(
+            origins.get("aclEnable", ""),
+            "a slave with aclEnable=true has no innerClientAuthenticationCredentials: its master"
+            " would refuse to hand over tables",
+            "write the same innerClientAuthenticationCredentials as in the master's file",
+        )
     if settings.enabled and access.authentication:
         raise ConfigError(
             origins.get("aclEnable", ""),

@@ -215,6 +215,42 @@ async def test_java_s_mqadmin_creates_users_and_rules(tmp_path: Path) -> None:
     assert "root" in outputs[6]
 
 
+async def test_java_s_old_mqadmin_changes_accounts_of_acl_1_0(tmp_path: Path) -> None:
+    """Codes 50 to 54, as the mqadmin of 4.9.4 sends them; the file has what it changed."""
+    if processes.java_home("4.9.4") is None:
+        pytest.skip("the Java peers 4.9.4 are not installed: run `make peers`")
+    conf = tmp_path / "home" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "tools.yml").write_text("accessKey: rocketmq2\nsecretKey: 12345678\n")
+    file = tmp_path / "plain_acl.yml"
+    file.write_text("accounts:\n- {accessKey: rocketmq2, secretKey: 12345678, admin: true}\n")
+    settings = {"aclEnable": True, "plainAclFile": file, "grpcServerPort": 0}
+    async with hooked_cluster(tmp_path, (), **settings) as namesrv:
+        address = await trio.to_thread.run_sync(broker_of, namesrv)
+        commands = f"""
+            updateAclConfig -b {address} -a billing-key -s 87654321 -i DENY -u SUB -t T1=PUB,T2=SUB
+            updateGlobalWhiteAddr -b {address} -g 10.0.0.1,10.0.0.2
+            clusterAclConfigVersion -b {address}
+            getAccessConfigSubCommand -b {address}
+            deleteAclConfig -b {address} -a billing-key
+            getAccessConfigSubCommand -b {address}
+        """
+        words = [line.split() for line in commands.strip().splitlines()]
+
+        def run() -> list[str]:
+            return processes.java_mqadmin("4.9.4", namesrv, words, home=tmp_path / "home")
+
+        outputs = await trio.to_thread.run_sync(run)
+    assert "success" in outputs[0]
+    assert "success" in outputs[1]
+    assert "plain_acl.yml" in outputs[2]
+    assert "billing-key" in outputs[3]
+    assert "success" in outputs[4]
+    assert "rocketmq2" in outputs[5]
+    assert "billing-key" not in outputs[5]
+    assert "10.0.0.2" in file.read_text()
+
+
 # Our client and Java's broker
 
 

@@ -144,6 +144,29 @@ async def test_a_damaged_file_leaves_what_was_loaded_in_force_and_says_so(
     assert "new-shop" in files.table.users
 
 
+async def test_addresses_that_clients_can_claim_are_not_trusted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With proxyProtocol=optional; at the start, at a reload, and by a request."""
+    with pytest.raises(ConfigError, match="proxyProtocol=optional"):
+        open_plain_acl(written(tmp_path), None, claimed=True)
+    plain = "accounts:\n- {accessKey: shop-key, secretKey: 12345678}\n"
+    files = open_plain_acl(written(tmp_path, plain), None, claimed=True)
+    white = plain.replace("}", ', whiteRemoteAddress: "*"}')
+    for text in (white, plain + 'globalWhiteRemoteAddresses: ["*"]\n'):
+        files.path.write_text(text)
+        for _ in range(2):
+            await files.reload_changed()
+        assert files.loads == 1
+    assert "every client can claim any address" in caplog.text
+    files.path.write_text(plain)
+    with pytest.raises(ValueError, match="proxyProtocol=optional"):
+        await files.change(
+            files.path, lambda document: document.update(globalWhiteRemoteAddresses=["*"])
+        )
+    assert files.path.read_text() == plain
+
+
 def test_no_file_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is neither"):
         open_plain_acl(tmp_path / "plain_acl.yml", None)
