@@ -68,7 +68,7 @@ FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "levels_wake_before_messages_can_be_read": (1, lambda plan: plan.delays and plan.power),
     "delays_end_by_the_wall_clock": (1, jumped),
     "progress_is_saved_ahead_of_the_copies": (23, lambda plan: plan.stuck),
-    "progress_of_delays_counts_without_its_copies": (40, lambda plan: plan.stuck),
+    "progress_of_delays_counts_without_its_copies": (275, lambda plan: plan.stuck),
     "a_slave_takes_delay_progress_beyond_its_log": (10, lambda plan: plan.detached),
     "a_slave_takes_consumer_offsets_beyond_its_log": (62, lambda plan: plan.detached),
     "progress_of_transactions_is_saved_ahead_of_the_log": (
@@ -97,19 +97,19 @@ FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "a_reply_ends_the_oldest_request": (16, asked),
     "a_reply_names_the_request_before": (16, asked),
     "a_reply_goes_to_any_requester": (16, asked),
-    "a_broker_answers_before_the_requester_does": (61, asked),
+    "a_broker_answers_before_the_requester_does": (35, asked),
     "a_request_waits_on_after_its_timeout": (16, asked),
     "a_request_has_twice_its_time": (16, asked),
-    "a_start_does_not_restore_positions": (27, popped),
+    "a_start_does_not_restore_positions": (87, popped),
     "messages_come_again_before_their_time": (3, popped),
     "acknowledgements_are_kept_in_memory": (3, popped),
     "what_is_decided_stays_so_when_the_clock_goes_back": (
-        63,
+        147,
         lambda plan: plan.pops and jumped(plan),
     ),
-    "positions_are_saved_before_their_check_points": (27, lambda plan: plan.pops and plan.stuck),
+    "positions_are_saved_before_their_check_points": (3, lambda plan: plan.pops and plan.stuck),
     "a_check_point_ends_with_its_first_acknowledgement": (3, popped),
-    "progress_of_the_revive_topic_is_what_was_read": (51, popped),
+    "progress_of_the_revive_topic_is_what_was_read": (87, popped),
 }
 """The first seed, which found it when this was written (with PYTHONHASHSEED=0, as in CI), and the
 plans that can show it.
