@@ -4,6 +4,8 @@ failure.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from triomq.remoting.core.atomic_file import (
     backup_of,
     read_file,
     replace_file,
+    swap_file,
 )
 
 
@@ -171,3 +174,25 @@ def test_a_damaged_file_gives_way_to_its_backup_and_is_kept(
     backup_of(path).write_bytes(b"torn")
     with pytest.raises(DamagedFile, match=r"table\.json\.bak cannot be read"):
         read_file(path, int)
+
+
+def test_a_swapped_file_is_private_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "secrets"
+    path.write_bytes(b"old")
+    swap_file(path, b"new", private=True)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"new", 0o600)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_swap_that_fails_keeps_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    path = tmp_path / "users"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        swap_file(path, b"new")
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (b"old", [path])
