@@ -219,8 +219,13 @@ class Leadership:
                 progress.next_index = answer.index + 1
                 progress.batch_in_flight = False
             self.advance_commit()
-        elif answer.previous_index == progress.next_index - 1 > progress.match_index:
-            progress.next_index = max(progress.match_index, answer.index) + 1
+        elif (
+            answer.previous_index == progress.next_index - 1
+            and answer.round == progress.answered_round
+        ):
+            # A member that begins empty lacks what it once had. To count less of it is safe.
+            progress.match_index = min(progress.match_index, answer.index)
+            progress.next_index = answer.index + 1
             progress.batch_in_flight = False
             self._send_log(peer, progress)
         self._continue(peer, progress, now)

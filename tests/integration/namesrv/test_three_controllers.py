@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -123,6 +124,20 @@ async def test_what_was_answered_survives_the_leader(tmp_path: Path) -> None:
         controllers.kill(second)
         third = await controllers.leader()
         assert await controllers.give_id(third) == 3
+
+
+async def test_a_controller_that_has_lost_its_folder_gets_the_log(tmp_path: Path) -> None:
+    """While the others run and one leads: then the leader needs it for a majority."""
+    async with three(tmp_path) as controllers:
+        leader = await controllers.leader()
+        emptied, other = (name for name in IDS if name != leader)
+        assert await controllers.give_id(leader) == 1
+        controllers.kill(emptied)
+        shutil.rmtree(tmp_path / emptied)
+        await controllers.start(emptied)
+        assert await controllers.leader() == leader
+        controllers.kill(other)
+        assert await controllers.give_id(leader) == 2
 
 
 async def test_a_follower_answers_as_in_java(tmp_path: Path) -> None:
