@@ -229,12 +229,11 @@ class ReplicationMaster:
     async def _serve(self, connection: SlaveConnection) -> None:
         """Serve one slave from its login, or first report, to its end."""
         peer = connection.link.peer
-        reason = "replaced by a newer connection"
+        reason, refusal = "replaced by a newer connection", ""
         try:
             with connection.scope:
-                reason = await self._refusal_of_login(connection)
-                if not reason:
-                    reason = await self._run_tasks(connection)
+                refusal = await self._refusal_of_login(connection)
+                reason = refusal or await self._run_tasks(connection)
         finally:
             connection.link_socket.close()
             self.connections.remove(connection)
@@ -250,7 +249,7 @@ class ReplicationMaster:
                 reason,
                 connection.link.acknowledged,
             )
-        else:
+        elif not refusal:
             self._limit.warning(
                 logger, "a connection of %s to the HA port came to nothing: %s", peer, reason
             )

@@ -88,7 +88,8 @@ async def test_a_slave_that_does_not_know_it_gets_nothing(
             assert result is DurabilityResult.SLAVE_NOT_AVAILABLE
             assert not master.replicas.replicas
         assert second.appended.value == 0
-    assert "haAuthentication" in caplog.text
+    assert "is turned away: haAuthentication" in caplog.text
+    assert "came to nothing" not in caplog.text, "one line for one refusal"
     assert "a-long-secret" not in caplog.text
 
 
