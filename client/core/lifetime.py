@@ -50,6 +50,9 @@ class Lifetime(OnlyAsync, ABC):
         Its body ends without an error, however the application's body ends.
         """
 
+    def _cut_short(self) -> None:
+        """Cancel what is shielded, since the end itself was interrupted."""
+
     @asynccontextmanager
     async def _hosted(self) -> AsyncIterator[None]:
         """Run the object in a task of its own for the length of the block.
@@ -84,6 +87,8 @@ class Lifetime(OnlyAsync, ABC):
                     with trio.CancelScope(shield=True):
                         await left.wait()
                 finally:
+                    if not left.is_set():  # interrupted
+                        self._cut_short()
                     scope.cancel()
 
     async def __aenter__(self) -> Self:

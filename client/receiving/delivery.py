@@ -76,6 +76,11 @@ class Workers:
         if not self._running:
             self._scope.cancel()
 
+    def cut_short(self) -> None:
+        """Cancel the handlers that still run."""
+        for worker in self._running:
+            worker.scope.cancel()
+
     async def limit(self) -> None:
         """Wait until the tasks have ended; if cancelled, end those that wait, limit the others."""
         with self._scope:
@@ -103,6 +108,7 @@ class Delivery:
     """None for broadcasting consumers, and for those that pop"""
     drain_seconds: float
     """how long handlers may go on when ``run`` is cancelled, or the consumer stops"""
+    _runs: set[Workers] = attrs.field(factory=set, init=False)
 
     def start_background(
         self, nursery: trio.Nursery, owned: Callable[[], Iterable[Assignment]]
@@ -130,6 +136,7 @@ class Delivery:
         Raises: ``HandlerInvalid`` once, however many tasks raised it.
         """
         workers = Workers(self.drain_seconds)
+        self._runs.add(workers)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(workers.limit, name="drain")
@@ -146,7 +153,14 @@ class Delivery:
                 wrong = wrong.exceptions[0]
         else:
             return
+        finally:
+            self._runs.discard(workers)
         raise wrong
+
+    def cut_short(self) -> None:
+        """Cancel the handlers that still run while their consumer ends."""
+        for workers in self._runs:
+            workers.cut_short()
 
     async def _work(self, handler: AnyHandler, batch_max: int | None, worker: Worker) -> None:
         with worker.scope:

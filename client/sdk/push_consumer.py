@@ -228,6 +228,10 @@ class PushConsumer(GroupConsumer[AnyMembership]):
                     inbox.close()
                     self._membership = self._delivery = self._broker_requests = None
 
+    def _cut_short(self) -> None:
+        if self._delivery is not None:
+            self._delivery.cut_short()
+
     def _make_delivery(self, session: Session) -> Delivery:
         drain = self.settings.client.shutdown_timeout
         if self.mode == "pop":

@@ -101,4 +101,5 @@ class BlockingLifetime(Generic[T]):
         try:
             left.result()
         finally:
-            self._portal.join()
+            if left.done():  # otherwise a second Ctrl-C: the thread, a daemon, is left alone
+                self._portal.join()
