@@ -28,6 +28,8 @@ class EpochSlaveLink(SlaveLink):
     """The epochs of this slave's log."""
     epoch: int
     """That of the master that the controllers name: an older one is not followed."""
+    shown: int = 0
+    """Up to here readers of this slave have seen its log."""
     joined: bool = attrs.field(default=False, init=False)
     """Whether the two logs are known to be one, so that this slave may report."""
     _frames: EpochFrameDecoder = attrs.field(factory=EpochFrameDecoder, init=False)
@@ -68,7 +70,8 @@ class EpochSlaveLink(SlaveLink):
             end = self.history.common_end(own_end, master.history, master.end)
             if not self.history.entries and own_end <= master.end:
                 end = own_end  # a log of classic mode: as Java, it is taken for the beginning
-            if end is None:
+            if end is None or (end == 0 and self.shown):
+                # A master whose store and controllers were emptied must not empty its slaves.
                 raise LogsParted(
                     f"our log, with epochs {self.history.entries}, has nothing in common with the"
                     f" master's; {PARTED_FIXES}"

@@ -271,7 +271,10 @@ class ReplicationSlave:
             return SlaveLink(self.rules, expected, self._name, now, last_only)
         history = self.epochs.history
         return EpochSlaveLink(
-            self.rules, expected, self.broker_id, now, last_only, history=history, epoch=self.epoch
+            *(self.rules, expected, self.broker_id, now, last_only),
+            history=history,
+            epoch=self.epoch,
+            shown=self.store.confirmed.value,
         )
 
     async def _write_behind(self) -> None:

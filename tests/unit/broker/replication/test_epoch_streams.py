@@ -121,8 +121,8 @@ def test_a_damaged_epoch_file_ends_the_start(tmp_path: Path) -> None:
     assert EpochFile(file.path, SystemFiles()).history == EpochHistory.of([(1, 0)])
 
 
-def slave_link(end: int | None, *epochs: tuple[int, int]) -> EpochSlaveLink:
-    return EpochSlaveLink(RULES, end, 2, 0.0, history=EpochHistory.of(epochs), epoch=1)
+def slave_link(end: int | None, *epochs: tuple[int, int], shown: int = 0) -> EpochSlaveLink:
+    return EpochSlaveLink(RULES, end, 2, 0.0, history=EpochHistory.of(epochs), epoch=1, shown=shown)
 
 
 def master_link(*epochs: tuple[int, int]) -> EpochMasterLink:
@@ -166,6 +166,11 @@ def test_a_slave_with_another_tail_cuts_it_first() -> None:
     assert slave.take_report(400, 9.0) == b""
     with pytest.raises(LogsParted, match="nothing in common"):
         slave_link(400, (2, 300)).receive(epochs_frame(EpochHistory.of([(1, 0)]), 900), 0.0)
+    other = epochs_frame(EpochHistory.of([(7, 0)]), 900)
+    with pytest.raises(TailDiffers, match="equal up to 0"):
+        slave_link(400, (1, 0)).receive(other, 0.0)
+    with pytest.raises(LogsParted, match="nothing in common"):  # an emptied master empties nobody
+        slave_link(400, (1, 0), shown=1).receive(other, 0.0)
     slave_link(400).receive(epochs_frame(EpochHistory.of([(1, 0)]), 900), 0.0)  # of classic mode
     slave_link(None).receive(epochs_frame(EpochHistory.of([(1, 0)]), 900), 0.0)
 
