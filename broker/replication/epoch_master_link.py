@@ -39,6 +39,11 @@ class EpochMasterLink(MasterLink):
         return None if join is None or join.learner else join.broker_id
 
     @property
+    def kind(self) -> str:
+        """Both programs' slaves have the same handshake."""
+        return f"broker {self.broker_id} of the group"
+
+    @property
     def copied(self) -> int:
         """End of the slave's log: its handshake has shown that it is this log."""
         return max(self.acknowledged, 0)

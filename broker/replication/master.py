@@ -323,11 +323,10 @@ class ReplicationMaster:
 
     def _join(self, connection: SlaveConnection) -> None:
         link = connection.link
-        kind = "of TrioMQ" if link.is_ours else "of RocketMQ"
         logger.info(
             "slave %s (%s) follows from log offset %s; its log ends at %s, ours at %s",
             link.peer,
-            kind,
+            link.kind,
             link.next_offset,
             link.acknowledged,
             self.bounds.end,

@@ -59,6 +59,11 @@ class MasterLink:
     _reports: ReportDecoder = attrs.field(factory=ReportDecoder, init=False)
 
     @property
+    def kind(self) -> str:
+        """Whose slave it is, for the log."""
+        return "of TrioMQ" if self.is_ours else "of RocketMQ"
+
+    @property
     def is_ours(self) -> bool:
         """Whether the slave understands frames beyond Java's."""
         return self.hellos > 0
