@@ -136,7 +136,16 @@ async def test_another_master_and_a_broker_less(tmp_path: Path) -> None:
         assert "is still alive" in again.err
         alive = await run("cleanBrokerMetadata", "-bn", NAME, "-b", "1", "--yes")
         assert "is still alive, clean up failure" in alive.err
-        cleaned = await run("cleanBrokerMetadata", "-bn", NAME, "-b", "1", "-l", "--yes")
+        words = ("-bn", NAME, "-b", "1", "-l")
+        for name, changing in (
+            ("cleanBrokerMetadata", words),
+            ("updateControllerConfig", ("-k", "enableElectUncleanMaster", "-v", "true")),
+        ):
+            tried = await run(name, *changing, "--dry-run")
+            assert tried.code == 0
+            assert "CLEAN_BROKER" in tried.out or "UncleanMaster" in tried.out, tried.out
+        assert "enableElectUncleanMaster=true" not in (await run("getControllerConfig")).out
+        cleaned = await run("cleanBrokerMetadata", *words, "--yes")
         assert cleaned.out == f"clear broker {NAME} metadata from controller success!\n"
         document = (await run("getSyncStateSet", "-b", NAME, "--json")).document["groups"][NAME]
         assert document["notInSyncReplicas"] == []

@@ -46,8 +46,10 @@ JAVA_ONLY = {
     "resetMasterFlushOffset",
 }
 """Commands whose requests our brokers refuse."""
-ELSEWHERE = {"brokerForget"}
-"""It needs a missing broker: test_missing_brokers.py."""
+ELSEWHERE = {
+    "brokerForget",  # it needs a missing broker: test_missing_brokers.py
+    *("electMaster", "cleanBrokerMetadata", "updateControllerConfig"),  # test_controller_commands
+}
 
 
 @pytest.fixture

@@ -123,7 +123,8 @@ def test_effective_configuration_is_printed_and_can_be_used(tmp_path: Path) -> N
             2,
             (
                 "mqnamesrv: n.conf:1: controllerType=jRaft is not offered by this version"
-                " (controllers that agree by jRaft); remove the key, and name one controller"
+                " (controllers that agree by jRaft); remove the key, and name the controllers by"
+                " controllerDLegerPeers"
             ),
         ),
         (

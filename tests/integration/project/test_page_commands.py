@@ -244,6 +244,8 @@ ELSEWHERE = {
     "read-ahead": "as user",
     "set-flush-offset": "as user",
     "print-compaction-log": "tests/integration/admin/test_printing.py",
+    "-a 127.0.0.1:9878": "controllers: tests/integration/admin/test_controller_commands.py",
+    "epochs": "a broker in controller mode: as -a",
     "monitor": "does not end: tests/integration/admin/test_silent_servers.py",
     "cluster latency": "does not end: tests/integration/admin/test_printing.py",
     "replication": "with -i it does not end: tests/integration/admin",
@@ -447,7 +449,8 @@ def test_a_local_cluster(page: str, line: str, shell: Shell) -> None:
 @pytest.mark.feature("200b", "200c")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_master_and_slave_of_the_readme(page: str, shell: Shell) -> None:
-    (both,) = (block.text for block in blocks("properties") if block.page == "docs/replication.md")
+    of_page = [block.text for block in blocks("properties") if block.page == "docs/replication.md"]
+    both = of_page[0]  # the second one is that of controller mode
     columns = [re.split(r"\s{2,}", line.strip()) for line in both.splitlines()]
     assert columns[0] == ["# master", "# slave"]
     ports = {"master": shell.ports["10911"], "slave": free_port()}
