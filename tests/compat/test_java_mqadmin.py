@@ -280,7 +280,7 @@ def test_our_commands_have_the_names_and_options_of_java_s() -> None:
         theirs = {
             (name, letter, long, bool(value))
             for letter, long, value in re.findall(
-                r"^ +(?:-(\w),)?--(\w+)((?: \w+)? +<arg>)?", text, re.MULTILINE
+                r"^ +(?:-(\w+),)?--(\w+)((?: \w+)? +<arg>)?", text, re.MULTILINE
             )
         }
         mine = {

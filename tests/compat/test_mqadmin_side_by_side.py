@@ -235,11 +235,13 @@ OWN_VALUES = re.compile(
     | DistributeTime | AverageSize | ^timer | BehindBytes$ | HowManyData | ^getMessage | ^msgGet
     | ThreadPoolNums$ | ThreadNums$ | Threads$ | [Pp]ort$ | [Pp]ath | brokerIP2 | WorkerThreads
     | shutdownWaitTimeSeconds | flushConsumeQueueThoroughInterval | inSyncReplicas | useTLS
-    | CheckInterval | Commitlog$ | ^registerBrokerTimeoutMills$
+    | CheckInterval | Commitlog$ | ^registerBrokerTimeoutMills$ | ^syncBrokerMetadataPeriod$
     """,
     re.VERBOSE,
 )
-"""names whose values differ by right: figures of a moment, numbers of threads, places"""
+"""names whose values differ by right: figures of a moment, numbers of threads, places, and how
+often a broker asks its controllers (at ours the lease of a master depends on it)
+"""
 ONLY_JAVA = {"remainTransientStoreBufferNumbs"}
 """figures of brokerStatus that our brokers do not have: they have no such buffers"""
 FIGURES = {"version", "rocketmqVersion", "inTps", "outTps", "timerReadBehind", "cpuNum"}
