@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Literal, NoReturn, TypeVar
+from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
 import attrs
 
@@ -17,8 +17,16 @@ from triomq.client.receiving.message_view import MessageView
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 M = TypeVar("M", bound=MessageView)
 R = TypeVar("R", bound=Awaitable[None] | None)
+
+
+class HandlerDecorator(Protocol[T_co]):
+    """Makes a handler of messages from a function of an object and its message."""
+
+    def __call__(self, handle: Callable[[T_co, M], R], /) -> Callable[[M], R]:
+        """Return the handler."""
 
 
 @attrs.frozen
@@ -41,11 +49,21 @@ class BodyCodec(Generic[T]):
         check_callable("encode", self.encode)
         check_callable("decode", self.decode)
 
+    @overload
+    def handler(
+        self, *, unfit: Literal["retry", "dead_letter"] = "dead_letter"
+    ) -> HandlerDecorator[T]: ...
+
+    @overload
+    def handler(
+        self, *, unfit: Callable[[M, Exception], R]
+    ) -> Callable[[Callable[[T, M], R]], Callable[[M], R]]: ...
+
     def handler(
         self,
         *,
-        unfit: Literal["retry", "dead_letter"] | Callable[[M, Exception], R] = "dead_letter",
-    ) -> Callable[[Callable[[T, M], R]], Callable[[M], R]]:
+        unfit: Literal["retry", "dead_letter"] | Callable[[Any, Exception], Any] = "dead_letter",
+    ) -> Any:
         """Make a handler of messages from a function of an object and its message.
 
         ``unfit``: what happens to a message whose body ``decode`` refuses. ``"dead_letter"``: it
