@@ -101,27 +101,27 @@ CI = (
     Lane("check", ("make", "check")),
     Lane("install-peers", ("make", "peers")),
     Lane(
-        "fast",
-        selection("fast", "not compat and not slow and not spark", *SIDE_BY_SIDE, *CHECKED),
-        ports="23500-27499",
-        after=("byte-code",),  # else each of its workers compiles every module
-    ),
-    Lane(
         "peers",
         peers("peers", "[n-z]", *modules_naming("compat")),
         ports="15010-17249",
         after=("install-peers",),
     ),
     Lane(
-        "spark",
-        with_peers("spark", "spark", "tests/compat", *modules_naming("spark")),
-        ports="29500-31999",
-        after=("install-peers",),
-    ),
-    Lane(
         "peers-more",
         peers("peers-more", "[a-m]"),
         ports="17250-19499",
+        after=("install-peers",),
+    ),
+    Lane(
+        "fast",
+        selection("fast", "not compat and not slow and not spark", *SIDE_BY_SIDE, *CHECKED),
+        ports="23500-27499",
+        after=("byte-code",),  # else each of its workers compiles every module
+    ),
+    Lane(
+        "spark",
+        with_peers("spark", "spark", "tests/compat", *modules_naming("spark")),
+        ports="29500-31999",
         after=("install-peers",),
     ),
     Lane("fuzz", ("make", "fuzz")),  # fills the place until the peers are installed

@@ -233,5 +233,5 @@ def test_an_unknown_lane_is_refused_with_the_known_ones(
     with pytest.raises(SystemExit):
         lanes.main()
     assert (
-        "no lane faast; there are byte-code, check, install-peers, fast" in capsys.readouterr().err
+        "no lane faast; there are byte-code, check, install-peers, peers" in capsys.readouterr().err
     )
