@@ -42,5 +42,5 @@ class ControllerModeSettings:
 
     @property
     def lease_seconds(self) -> float:
-        """Return how long a master goes on without hearing anybody."""
+        """Return how long a master goes on after the last answer of controllers and members."""
         return 0.8 * self.heartbeat_timeout_ms / 1000

@@ -27,7 +27,7 @@ class ControllerNotices:
     tenure: Tenure | None
 
     def role_changed(self, request: Request) -> Response:
-        """Hear who is master: NOTIFY_BROKER_ROLE_CHANGED (1008). Raises: Rejected.
+        """Take in which broker is the master: NOTIFY_BROKER_ROLE_CHANGED (1008). Raises: Rejected.
 
         Anybody may claim it, so only the controllers' own answer counts: they are asked at once.
         """

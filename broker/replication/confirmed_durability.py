@@ -75,7 +75,10 @@ class ConfirmedDurability:
             waits.popleft().on_durable(DurabilityResult.DURABLE)
 
     def give_up(self) -> None:
-        """Answer everybody who waits that the message may be lost. Checkpoint: never."""
+        """End all waits: the senders get an error, since their messages may be lost.
+
+        Checkpoint: never.
+        """
         while self._waits:
             self._waits.popleft().on_durable(DurabilityResult.NOT_CONFIRMED)
 

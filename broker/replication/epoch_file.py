@@ -27,8 +27,8 @@ class EpochFile:
     def _read(self) -> EpochHistory:
         """Read the file, or what it replaced if a crash came between two renames.
 
-        A damaged file is no reason to take the older one: the log would be taken for that of an
-        older epoch. Raises: StoreDamaged.
+        A damaged file ends the start, and the older file does not replace it: its epochs are not
+        those of the whole log. Raises: StoreDamaged.
         """
         backup = self.path.with_name(self.path.name + ".bak")
         path = self.path if self.path.exists() or not backup.exists() else backup

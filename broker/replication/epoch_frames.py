@@ -96,7 +96,9 @@ class SlaveFrames:
                 reports.append(REPORT.unpack_from(data, at)[1])
                 at += REPORT.size
             else:
-                raise LinkBroken(f"it sends state {state}: this is no slave in controller mode")
+                raise LinkBroken(
+                    f"it sent state {state}, which a slave in controller mode never sends"
+                )
         self._rest = bytes(data[at:])
         return reports
 

@@ -125,5 +125,5 @@ def _numbers(line: str) -> tuple[int, int]:
     number, _, start = line.partition("-")
     found = int(number), int(start)
     if not (0 <= found[0] <= EPOCH_MAX and 0 <= found[1] <= OFFSET_MAX):
-        raise ValueError(f"the line {line!r} is no epoch and start")
+        raise ValueError(f"the line {line!r} does not have the form EPOCH-START")
     return found

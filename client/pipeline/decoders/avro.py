@@ -229,7 +229,7 @@ class AvroReader:
                 tree = known_logical(json.loads(text))
                 writer = fastavro.parse_schema(tree, named_schemas=named)
         except Exception as error:  # of the parser of JSON, and many kinds of fastavro's
-            return f"schema {schema_id} is no schema of Avro ({type(error).__name__})"
+            return f"schema {schema_id} is not a schema of Avro ({type(error).__name__})"
         if has_empty_items(writer, named):
             return f"schema {schema_id} has an array whose items have no content"
         other = other_unit(writer, self._columns, named)

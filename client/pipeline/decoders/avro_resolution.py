@@ -1,8 +1,8 @@
-"""Which schemas of writers may not be resolved to the columns, although fastavro would?
+"""Schemas of writers that must not be resolved to the columns, although fastavro would do it.
 
 Avro resolves types and leaves logical types to their users: a ``long`` and a ``timestamp-millis``
-fit each other, and a number would become a wrong time without a word. And an array whose items
-have no bytes has any length in a body of a few.
+fit each other, and a number would become a wrong time without an error. And if the items of an
+array have no bytes, a body of five bytes can claim billions of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where is the schema with which a body was written? In files by id, or in a schema registry.
+"""The schemas with which bodies were written: files by id, or a schema registry.
 
 The registry's protocol is that of Confluent's Schema Registry, which Apicurio and Karapace speak
 too: ``GET /schemas/ids/ID`` and ``GET /subjects/SUBJECT/versions/VERSION``. The schema of an id
@@ -111,7 +111,7 @@ class SchemaRegistry:
                 with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
                     found = json.loads(answer.read(FILE_BYTES_MAX))
                     if not isinstance(found, dict):
-                        raise ValueError("its answer is no JSON object")
+                        raise ValueError("its answer is not a JSON object")
                     return found
             except urllib.error.HTTPError as error:
                 with error:

@@ -176,7 +176,7 @@ def test_a_slave_with_another_tail_cuts_it_first() -> None:
 
 
 def test_others_are_refused() -> None:
-    with pytest.raises(LinkBroken, match="no slave in controller mode"):
+    with pytest.raises(LinkBroken, match="which a slave in controller mode never sends"):
         SlaveFrames().receive(bytes(16))  # a slave of classic mode
     with pytest.raises(LinkBroken, match="packet of state 0"):
         slave_link(0).receive(bytes(40), 0.0)

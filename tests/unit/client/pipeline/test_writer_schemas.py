@@ -162,7 +162,7 @@ def test_a_schema_that_evolved_is_resolved(
             [],
             "items have no content",
         ),
-        (field("id", "nothing"), ID, 7, "no schema of Avro"),
+        (field("id", "nothing"), ID, 7, "not a schema of Avro"),
     ],
 )
 def test_what_does_not_fit_is_a_bad_row(
