@@ -1,4 +1,6 @@
 import java.nio.charset.StandardCharsets;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -13,6 +15,10 @@ import org.apache.rocketmq.common.message.MessageExt;
  * OWN_TOPIC, and sends three requests to each TOPIC, printing the replies. Lives until its standard input ends.
  */
 public class RequestPeer {
+    static final int REQUESTS = 3;
+    /** Open until the sends of that many replies have ended: the requester may have a reply before its sender. */
+    static final CountDownLatch REPLIES = new CountDownLatch(REQUESTS);
+
     public static void main(String[] args) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("java-requests");
         producer.setNamesrvAddr(args[0]);
@@ -27,7 +33,7 @@ public class RequestPeer {
         });
         consumer.start();
         for (int at = 2; at < args.length; at++) {
-            for (int number = 0; number < 3; number++) {
+            for (int number = 0; number < REQUESTS; number++) {
                 byte[] body = (number < 2 ? "q" + number : "x".repeat(10_000)).getBytes(StandardCharsets.UTF_8);
                 Message message = new Message(args[at], body);
                 // By a selector: 4.9.4 returns the request itself from the request without one.
@@ -36,6 +42,7 @@ public class RequestPeer {
                 say("REPLY", args[at], text.length() > 100 ? text.length() : text, answer.getTopic());
             }
         }
+        if (!REPLIES.await(20, TimeUnit.SECONDS)) say("FAILED", "sends of replies that have not ended");
         say("READY");
         while (System.in.read() >= 0) { }
         consumer.shutdown();
@@ -49,6 +56,8 @@ public class RequestPeer {
             say("REPLIED", producer.send(MessageUtil.createReplyMessage(request, body), 5_000).getSendStatus());
         } catch (Exception error) {
             say("FAILED", String.valueOf(error).replaceAll("\\s+", " "));
+        } finally {
+            REPLIES.countDown();
         }
     }
 

@@ -92,7 +92,11 @@ async def test_tables_of_a_broker(
                 contents[-1],
                 contents[-2],
             ]
-            *errors, last = [(record.levelname, record.getMessage()) for record in caplog.records]
+            *errors, last = [
+                (record.levelname, record.getMessage())
+                for record in caplog.records
+                if str(path) in record.getMessage()  # a cluster in the same process may log, too
+            ]
             # A try that fails while the limit is set back names the new limit.
             assert 1 <= len(set(errors)) == len(errors) <= 2, "one line for many tries"
             for level, text in errors:
