@@ -1,7 +1,7 @@
 """Make a checked BrokerConfig from the command line of ``mqbroker`` and the other sources.
 
 Sources in Java's order, later ones win: environment (``NAMESRV_ADDR``, only the default of
-``namesrvAddr``), file, settings that were changed at run time, options (``-n``).
+``namesrvAddr``), files, settings that were changed at run time, options (``-n``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_options(
 
 
 def load_broker_config(
-    file: Path | None,
+    files: Path | Sequence[Path] | None,
     *,
     environment: Mapping[str, str],
     definitions: Sequence[Entry] = (),
@@ -54,8 +54,8 @@ def load_broker_config(
         sources.append(
             Source("environment NAMESRV_ADDR", (Entry("namesrvAddr", environment["NAMESRV_ADDR"]),))
         )
-    if file is not None:
-        sources.append(file_source(file))
+    named = [files] if isinstance(files, Path) else files or ()
+    sources += [file_source(file) for file in named]
     given = [Source("option -D", tuple(definitions)), Source("option", tuple(options))]
     loaded = load_with_saved(BrokerConfig, sources, given, BROKER_KEYS)
     config = loaded.config

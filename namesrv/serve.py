@@ -23,13 +23,13 @@ EXIT_CODES: ExitCodes = {KvFileError: ExitCode.STORE_DAMAGED}
 
 
 def read_options(parsed: argparse.Namespace) -> Loaded[NamesrvConfig]:
-    """Load the file, the settings that requests changed, and the options; later sources win.
+    """Load the files, the settings that requests changed, and the options; later sources win.
 
     ``parsed`` comes from ``namesrv_parser()``.
 
     Raises: ConfigError.
     """
-    sources = [file_source(parsed.config)] if parsed.config is not None else []
+    sources = [file_source(file) for file in parsed.config]
     given = [Source("option -D", defined_entries(parsed.define))]
     if parsed.port is not None:
         given.append(Source("option -p", (Entry("listenPort", parsed.port),)))
@@ -50,7 +50,7 @@ def read_controller_options(parsed: argparse.Namespace) -> Loaded[NamesrvConfig]
             Entry("kvConfigPath", str(folder / "kvConfig.json")),
         ),
     )
-    sources = [own, *([file_source(parsed.config)] if parsed.config is not None else [])]
+    sources = [own, *(file_source(file) for file in parsed.config)]
     given = [
         Source("option -D", defined_entries(parsed.define)),
         Source(CONTROLLER_PROGRAM, own.entries[:1]),

@@ -1,7 +1,7 @@
 """Make a checked ProxyConfig from the command line of ``mqproxy`` and the other sources.
 
 Later sources win: environment (``NAMESRV_ADDR``, only the default of ``namesrvAddr``), the
-properties file (``-c``), Java's JSON file (``-pc``), options.
+properties files (``-c``), Java's JSON file (``-pc``), options.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ def read_options(parsed: argparse.Namespace, environment: Mapping[str, str]) -> 
     if environment.get("NAMESRV_ADDR", "").strip():
         entry = Entry("namesrvAddr", environment["NAMESRV_ADDR"])
         sources.append(Source("environment NAMESRV_ADDR", (entry,)))
-    if parsed.config is not None:
-        sources.append(file_source(parsed.config))
+    sources += [file_source(file) for file in parsed.config]
     if parsed.proxyConfigPath is not None:
         sources.append(json_source(parsed.proxyConfigPath))
     sources.append(Source("option -D", defined_entries(parsed.define)))

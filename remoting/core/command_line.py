@@ -33,8 +33,11 @@ def add_shared_options(parser: argparse.ArgumentParser) -> None:
         "--config",
         "--configFile",
         type=Path,
+        action="append",
+        default=[],
         metavar="FILE",
-        help="configuration in the form of a Java properties file",
+        help="configuration in the form of a Java properties file; may be repeated, the later one"
+        " wins",
     )
     parser.add_argument(
         "-D",

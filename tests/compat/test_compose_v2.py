@@ -34,8 +34,9 @@ def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-def load(loader: Path, file: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(loader), str(file)], capture_output=True, text=True, check=False)
+def load(loader: Path, *files: Path) -> subprocess.CompletedProcess[str]:
+    words = [str(loader), *map(str, files)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def test_compose_v2_loads_every_profile(loader: Path) -> None:
@@ -49,6 +50,15 @@ def test_compose_v2_loads_every_profile(loader: Path) -> None:
         "-DlistenPort=10911",
         "-DgrpcServerPort=8081",
     ]
+
+
+def test_compose_v2_merges_the_file_with_users_and_tls(loader: Path) -> None:
+    secure = FILE.with_name("docker-compose.secure.yml")
+    done = load(loader, FILE, secure)
+    assert done.returncode == 0, done.stderr
+    commands = json.loads(done.stdout)
+    assert {"security", *yaml.safe_load(FILE.read_text())["services"]} == set(commands)
+    assert commands["broker-a"][0] == "mqbroker"  # behind the entry point of the second file
 
 
 def test_the_loader_refuses_what_compose_refuses(loader: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-// Loads a compose file as Compose v2 does, with all profiles, and prints each service with its command: `compose FILE`.
+// Loads a compose file as Compose v2 does, with all profiles, and prints each service with its command: `compose FILE...`.
 package main
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 func main() {
-	options, err := cli.NewProjectOptions([]string{os.Args[1]}, cli.WithName("triomq"), cli.WithProfiles([]string{"*"}))
+	options, err := cli.NewProjectOptions(os.Args[1:], cli.WithName("triomq"), cli.WithProfiles([]string{"*"}))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)

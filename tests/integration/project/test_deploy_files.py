@@ -17,40 +17,16 @@ from typing import Any
 
 import pytest
 import yaml
+from deploy_files import DEPLOY, STATE, compose_file, config_of, proxy_of, words_of
 
-from triomq.broker.command_line import broker_parser
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.config.endpoint_settings import DEFAULT_GRPC_PORT
-from triomq.broker.options import read_options as read_broker
 from triomq.client.console.core.command_line import console_parser
 from triomq.client.console.run import STOP_SECONDS
 from triomq.client.pipeline.spec_check import check_spec
 from triomq.client.pipeline.spec_file import read_spec
-from triomq.client.proxy.command_line import proxy_parser
-from triomq.client.proxy.options import read_options as read_proxy
-from triomq.client.proxy.proxy_config import ProxyConfig
-from triomq.namesrv.command_line import namesrv_parser
-from triomq.namesrv.config import NamesrvConfig
-from triomq.namesrv.serve import read_options as read_namesrv
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 ROOT = DEPLOY.parent
-STATE = "/var/lib/triomq"
-
-
-def config_of(words: Sequence[str], conf: Path = DEPLOY / "conf") -> BrokerConfig | NamesrvConfig:
-    """What our programs make of a command line; /etc/triomq is a folder of the repository. Nothing
-    may be ignored with a warning.
-    """
-    program, *options = (word.replace("/etc/triomq", str(conf)) for word in words)
-    loaded = (
-        read_broker(broker_parser().parse_args(options), {})
-        if program == "mqbroker"
-        else read_namesrv(namesrv_parser().parse_args(options))
-    )
-    assert program in ("mqbroker", "mqnamesrv")
-    assert loaded.warnings == ()
-    return loaded.config
 
 
 def broker_of(words: Sequence[str], conf: Path = DEPLOY / "conf") -> BrokerConfig:
@@ -59,37 +35,18 @@ def broker_of(words: Sequence[str], conf: Path = DEPLOY / "conf") -> BrokerConfi
     return config
 
 
-def proxy_of(words: Sequence[str], namesrv: str) -> ProxyConfig:
-    """What ``mqproxy`` makes of a command line and the environment."""
-    program, *options = (word.replace("/etc/triomq", str(DEPLOY / "conf")) for word in words)
-    assert program == "mqproxy"
-    loaded = read_proxy(proxy_parser().parse_args(options), {"NAMESRV_ADDR": namesrv})
-    assert loaded.warnings == ()
-    return loaded.config
-
-
 # --- compose
 # ------------------------------------------------------------------------------------------------
 
 
-def compose(**environment: str) -> dict[str, Any]:
-    """The compose file with its variables replaced, as Compose does it."""
-    text = (DEPLOY / "docker-compose.yml").read_text()
-    filled = re.sub(
-        r"\$\{(\w+):-([^}]*)\}", lambda match: environment.get(match[1], match[2]), text
-    )
-    assert "${" not in filled
-    return dict(yaml.safe_load(filled))
-
-
 PROXIES = {
     name: service
-    for name, service in compose()["services"].items()
+    for name, service in compose_file()["services"].items()
     if service.get("command", [""])[0] == "mqproxy"
 }
 SERVICES = {
     name: service
-    for name, service in compose()["services"].items()
+    for name, service in compose_file()["services"].items()
     if service.get("command", [""])[0] in ("mqbroker", "mqnamesrv")
 }
 
@@ -130,7 +87,7 @@ def test_each_compose_service(name: str) -> None:
     assert service["healthcheck"]["test"] == ["CMD", "probe", "ready"]
     assert (config.monitor.host, config.monitor.port) == ("0.0.0.0", 9898)
     assert service["volumes"] == [f"{name}:{STATE}"]
-    assert name in compose()["volumes"]
+    assert name in compose_file()["volumes"]
     assert int(service["stop_grace_period"].removesuffix("s")) <= 10
     assert config.network.drain_seconds < 10
 
@@ -152,7 +109,7 @@ def test_two_proxies_stand_behind_one_name() -> None:
 
 
 def test_the_console_is_published_and_keeps_its_users() -> None:
-    service = compose()["services"]["console"]
+    service = compose_file()["services"]["console"]
     program, *options = service["command"]
     parsed = console_parser().parse_args(options)
     assert (program, parsed.host) == ("mqconsole", "0.0.0.0")  # a container's ports
@@ -165,7 +122,7 @@ def test_the_console_is_published_and_keeps_its_users() -> None:
 
 
 def test_no_port_is_published_twice_and_every_name_is_there() -> None:
-    document = compose()
+    document = compose_file()
     published = [
         entry.rsplit(":", 1)[0]
         for service in document["services"].values()
@@ -183,7 +140,7 @@ def test_no_port_is_published_twice_and_every_name_is_there() -> None:
 
 
 def test_one_variable_changes_what_clients_are_told_and_not_what_slaves_are_told() -> None:
-    for name, service in compose(ADVERTISED_HOST="192.0.2.7")["services"].items():
+    for name, service in compose_file(ADVERTISED_HOST="192.0.2.7")["services"].items():
         if service.get("command", [""])[0] == "mqbroker":
             config = broker_of(service["command"])
             assert (config.broker_ip, config.ha_ip) == ("192.0.2.7", name)
@@ -231,7 +188,7 @@ def test_spark_services_can_work_together() -> None:
     """Executors write the query's state beside the driver's checkpoint, and Java runs what it has
     unpacked into /tmp.
     """
-    services = compose()["services"]
+    services = compose_file()["services"]
     spark = {
         name: service
         for name, service in services.items()
@@ -293,25 +250,6 @@ def of_kind(kind: str) -> dict[str, dict[str, Any]]:
         for document in manifests()
         if document["kind"] == kind
     }
-
-
-def words_of(container: dict[str, Any], hostname: str, folder: Path) -> list[str]:
-    """The command line of a container, its shell script run with a stand-in that prints what it is
-    called with.
-    """
-    if "command" not in container:
-        return list(container["args"])
-    program = folder / "mqbroker"
-    program.write_text('#!/bin/sh\nprintf "%s\\n" mqbroker "$@"\n')
-    program.chmod(0o755)
-    environment = {"PATH": f"{folder}:/usr/bin:/bin", "HOSTNAME": hostname, "NAMESPACE": "mq"}
-    return subprocess.run(
-        [*container["command"], *container["args"]],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
 
 
 @pytest.mark.feature("199a", "199d")
@@ -474,8 +412,8 @@ def test_what_the_page_says_installs_every_file(tmp_path: Path) -> None:
     machine's.
     """
     page = (ROOT / "docs" / "deploy.md").read_text()
-    (folder,) = re.findall(r"^kubectl apply -k (\S+)$", page, re.MULTILINE)
-    assert (ROOT / folder / "kustomization.yaml").is_file()
+    for folder in re.findall(r"^kubectl apply -k (\S+)$", page, re.MULTILINE):
+        assert (ROOT / folder / "kustomization.yaml").is_file()
     lines = re.findall(r"^install .*$", page, re.MULTILINE)
     for line in lines:
         subprocess.run(line.replace("/etc/", f"{tmp_path}/"), shell=True, cwd=ROOT, check=True)

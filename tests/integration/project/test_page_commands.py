@@ -50,6 +50,7 @@ OTHERS = {
     "chown": "as systemctl",
     "/opt/triomq/bin/mqconsole": "tests/integration/console/test_console_process.py",
     "install": "as systemctl",
+    "mkdir": "a folder for secrets",
     "python3": "a new environment; the zip: tests/integration/spark/test_shipping.py",
     "/opt/triomq/bin/pip": "tests/integration/project/test_packaging.py",
     "pip": "tests/integration/project/test_packaging.py",
