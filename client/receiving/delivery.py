@@ -246,7 +246,7 @@ async def _expire(broker: BrokerRetry, assignment: Assignment) -> None:
             head.topic,
             timeout,
         )
-        if not await broker.give_back(head, EXPIRED_DELAY_LEVEL):
+        if not await broker.give_back(head, EXPIRED_DELAY_LEVEL, f"not settled for {timeout:g} s"):
             return
         if not assignment.lost and assignment.held.holds(head.queue_offset):
             assignment.note_failure(head)

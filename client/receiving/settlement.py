@@ -12,6 +12,9 @@ reached, because the handler would wait for it.
 deliveries it goes to the dead letters, by the same request. (The official client sends it to the
 retry topic, where the broker moves it to the dead letters because the group holds queue locks.)
 
+The request says why, if an error is being handled: our brokers keep its first characters with the
+message, so that an operator who finds a dead letter knows what to mend.
+
 *Broadcasting*: no broker keeps it. It is logged and counts as done, as in the official client.
 
 Source: client/…/impl/consumer/ConsumeMessageConcurrentlyService.java,
@@ -21,6 +24,8 @@ ConsumeMessageOrderlyService.java, DefaultMQPushConsumerImpl.java#sendMessageBac
 from __future__ import annotations
 
 import logging
+import sys
+import traceback
 
 import attrs
 import trio
@@ -33,9 +38,11 @@ from triomq.client.receiving.assignment import Assignment
 from triomq.client.receiving.ordered_inbox import OrderedInbox
 from triomq.client.receiving.received import DEAD_LETTER, ReceivedMessage, next_delivery
 from triomq.client.receiving.timetable import Timetable
+from triomq.remoting.core.printable import printable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.send import SendBackHeader
+from triomq.remoting.protocol.message_properties import FAILURE_CHARS_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -67,11 +74,16 @@ class BrokerRetry:
             return True
         return settle_failed(assignment, message)
 
-    async def give_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+    async def give_back(
+        self, message: ReceivedMessage, delay_level: int, failure: str | None = None
+    ) -> bool:
         """Ask the broker to deliver a message again later, or to make it a dead letter (level -1).
+
+        ``failure``: why; None for the error that is being handled, if there is one.
 
         Returns: False if the broker did not take it, which is logged.
         """
+        failure = failure or failure_text(sys.exception())
         name = message.queue.broker_name
         what = f"sending messages back to broker {name}"
         try:
@@ -85,6 +97,7 @@ class BrokerRetry:
                 unit_mode=False,
                 max_reconsume_times=self.settings.max_reconsume_times,
                 broker_name=name,
+                failure=failure,
             )
             command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
             await self.session.call(address, command, self.settings.offset_timeout)
@@ -134,6 +147,15 @@ class NoRetry:
     ) -> bool:
         assignment.note_failure(message)
         return await drop(assignment, message)
+
+
+def failure_text(error: BaseException | None) -> str | None:
+    """Return what a message that is sent back says about the error of its handler."""
+    if error is None:
+        return None
+    # Unlike str(error), it also copes with an error that cannot be shown.
+    text = traceback.format_exception_only(error)[0]
+    return printable(" ".join(text.split()))[:FAILURE_CHARS_MAX]
 
 
 async def drop(assignment: Assignment, message: ReceivedMessage) -> bool:

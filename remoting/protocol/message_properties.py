@@ -56,6 +56,9 @@ TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
 TIMER_ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
 TIMER_DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
 TRANSIENT_PREFIX: Final = "__RMQ.TRANSIENT."
+FAILURE: Final = "TRIOMQ_FAILURE"
+"""Why a message was sent back: the last error of its handler. Java has no such property."""
+FAILURE_CHARS_MAX = 200
 
 # As a block, not a list: easier to compare with Java's MessageConst.
 RESERVED_PROPERTIES = frozenset(

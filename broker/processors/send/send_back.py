@@ -20,16 +20,20 @@ from triomq.broker.store.core.draft import Draft
 from triomq.broker.store.core.errors import IllegalMessage, StoreUnavailable
 from triomq.remoting.access.resources import Action
 from triomq.remoting.core.errors import Rejected, RemoteProtocolError
+from triomq.remoting.core.printable import printable
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendBackHeader
 from triomq.remoting.protocol.inner_batch import is_inner_batch, unwrap
 from triomq.remoting.protocol.message_properties import (
     DELAY,
+    FAILURE,
+    FAILURE_CHARS_MAX,
     INNER_BASE,
     INNER_NUM,
     KEYS,
     ORIGIN_MESSAGE_ID,
+    PROPERTIES_BYTES_MAX,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     RETRY_TOPIC,
@@ -88,7 +92,7 @@ class SendBack:
         else:
             target = self._retry_target(header, group)
             level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-        draft = copy_of(message, target, level)
+        draft = copy_of(message, target, level, header.failure)
         if level:
             pipeline.delayed.schedule(draft, level)
         try:
@@ -129,17 +133,20 @@ class SendBack:
         return message
 
 
-def copy_of(message: StoredMessage, target: Target, level: int) -> Draft:
+def copy_of(message: StoredMessage, target: Target, level: int, failure: str | None) -> Draft:
     """Return the draft of the copy: same body, flag, sender and id, one more delivery.
 
-    The consumer does not wait for the disk.
+    It says why this delivery failed, not an earlier one. The consumer does not wait for the disk.
     """
     properties = dict(message.properties)
     properties.setdefault(RETRY_TOPIC, message.topic)
     properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
     properties[WAIT] = "false"
-    for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID, INNER_NUM, INNER_BASE):
+    for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID, INNER_NUM, INNER_BASE, FAILURE):
         properties.pop(name, None)
+    # The reason is left out where it could make the properties too long, and the copy be refused.
+    if failure and len(joined_properties(properties).encode()) < PROPERTIES_BYTES_MAX // 2:
+        properties[FAILURE] = printable(failure)[:FAILURE_CHARS_MAX]
     if level:
         properties[DELAY] = str(level)
     return Draft(

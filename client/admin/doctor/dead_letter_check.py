@@ -10,6 +10,7 @@ from triomq.client.admin.documents import count_of
 from triomq.client.admin.resend.message_copy import origin_topic
 from triomq.client.admin.times import seconds_text
 from triomq.remoting.core.findings import Finding, advice, problem
+from triomq.remoting.protocol.message_properties import FAILURE
 from triomq.remoting.protocol.names import dead_letter_topic
 from triomq.remoting.protocol.record import StoredMessage
 
@@ -42,13 +43,16 @@ def dead_letter_findings(
     most = (known is not None or consumed > 0) and dead.last_hour >= consumed * MOST_SHARE
     kept = f" ({dead.kept} are kept)" if dead.kept > dead.last_hour else ""
     share = f", of {count_of(consumed, 'message')} that it consumed" if consumed else ""
+    reason = "" if dead.newest is None else dead.newest.properties.get(FAILURE, "")
     yield (problem if most else advice)(
         dead_letter_topic(group),
         "dead-letters",
         f"{count_of(dead.last_hour, 'dead letter')} in the last hour{kept}{share}"
-        + (f"; the last: {_last_letter(dead.newest)}" if dead.newest is not None else ""),
-        f"see the members' logs for the error, mend the handler, then `mqadmin dlq resend {group}"
-        f" --only-group`; `mqadmin dlq show {group}` shows them",
+        + (f"; the last: {_last_letter(dead.newest)}" if dead.newest is not None else "")
+        + (f", because of {reason}" if reason else ""),
+        ("" if reason else "see the members' logs for the error, ")
+        + f"mend the handler, then `mqadmin dlq resend {group} --only-group`; `mqadmin dlq show"
+        f" {group}` shows them",
         "what the group gives up is handled by no member any more",
     )
 

@@ -22,6 +22,7 @@ from triomq.remoting.protocol.bodies.offsets import ConsumeOffset
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message_properties import (
     DELAY,
+    FAILURE,
     ORIGIN_MESSAGE_ID,
     REAL_TOPIC,
     TIMER_DELIVER_MS,
@@ -202,6 +203,8 @@ def _given_up(dead: StoredCopy, own: Sequence[StoredCopy], group: str) -> GroupO
         f" {seconds_text(dead.message.store_timestamp)}: it is in {dead.message.topic}"
         f" ({dead.place})"
     )
+    if reason := dead.message.properties.get(FAILURE):
+        sentence += f", because of {reason}"
     again = [
         one.message.store_timestamp
         for one in own

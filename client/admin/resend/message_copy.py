@@ -12,6 +12,7 @@ import attrs
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.message_properties import (
     CHECK_IMMUNITY_SECONDS,
+    FAILURE,
     INNER_BASE,
     INNER_NUM,
     KEYS,
@@ -39,7 +40,14 @@ DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 KEPT = frozenset({KEYS, TAGS, UNIQ_KEY, SHARDING_KEY, "BUYER_ID"})
 """reserved properties that a copy has as well"""
 DROPPED = frozenset(
-    {TRANSACTION_ID, TRANSACTION_CHECK_TIMES, CHECK_IMMUNITY_SECONDS, INNER_NUM, INNER_BASE}
+    {
+        TRANSACTION_ID,
+        TRANSACTION_CHECK_TIMES,
+        CHECK_IMMUNITY_SECONDS,
+        INNER_NUM,
+        INNER_BASE,
+        FAILURE,
+    }
 )
 """properties of brokers that have no reserved name"""
 DEFAULT_QUEUES = 4

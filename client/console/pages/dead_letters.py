@@ -20,6 +20,7 @@ from triomq.client.console.core.users import UserRole
 from triomq.client.core.errors import RouteNotFound, TrioMQError
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message_document import message_document
+from triomq.remoting.protocol.message_properties import FAILURE
 from triomq.remoting.protocol.names import DLQ_PREFIX
 from triomq.remoting.protocol.record import StoredMessage
 
@@ -84,6 +85,7 @@ async def dead_letters(visit: PageVisit) -> Response:
         search=query.text("search"),
         preview=preview,
         origin_topic=origin_topic,
+        failure=FAILURE,
         resent_max=RESENT_MAX,
     )
 

@@ -28,6 +28,7 @@ from triomq.client.mqadmin.core.resend_command import (
     send_found,
     sending_ends_at,
 )
+from triomq.remoting.protocol.message_properties import FAILURE
 from triomq.remoting.protocol.names import DLQ_PREFIX, dead_letter_topic
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ async def dlq_show(admin: Admin, options: Values) -> Result:
             "Tags": lambda line: line["document"]["tags"],
             "Keys": lambda line: " ".join(line["document"]["keys"]),
             ">Retries": lambda line: line["document"]["reconsumeTimes"],
+            "Failure": lambda line: line["document"]["properties"].get(FAILURE, ""),
             "Broker Name": lambda line: line["document"]["brokerName"],
             "Body": "body",
         },
@@ -272,7 +274,8 @@ COMMANDS = (
         ),
         remarks=(
             "Origin topic and id are those of the message before its first retry; Retries counts"
-            f" its deliveries that failed.\n{EXAMINED_REMARK}"
+            " its deliveries that failed. Failure is the last error of the handler, if the SDK that"
+            f" gave the message back told it (JSON: the property {FAILURE}).\n{EXAMINED_REMARK}"
         ),
     ),
     AdminCommand(

@@ -50,6 +50,7 @@ class SendBackHeader:
     """A consumer returns a message (36).
 
     ``offset`` is the log offset of the message; ``delay_level`` below 0 makes it a dead letter.
+    ``failure`` says why; Java knows no such field, and its brokers ignore it.
     """
 
     offset: int = wire("offset", bits=64)
@@ -60,6 +61,7 @@ class SendBackHeader:
     unit_mode: bool = wire("unitMode", default=False)
     max_reconsume_times: int | None = wire("maxReconsumeTimes", default=None)
     broker_name: str | None = wire("bname", default=None)
+    failure: str | None = wire("failure", default=None)
 
 
 @header

@@ -54,6 +54,7 @@ async def cluster() -> AsyncIterator[InProcessCluster]:
 async def bury(admin: Admin, address: str, message: StoredMessage) -> None:
     """Make a message a dead letter of the group, as a consumer does."""
     header = SendBackHeader(message.log_offset, "billing", -1, message.message_id, "orders")
+    header.failure = "ValueError: late"
     await admin.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
@@ -117,6 +118,8 @@ async def test_dead_letters_tell_where_they_came_from(cluster: InProcessCluster)
     assert (letter["keys"], letter["tags"], letter["reconsumeTimes"]) == (["k1", "k0"], "paid", 1)
     text = await call(cluster, "dlq", "show", "billing")
     assert text.columns[1:4] == ["#MsgId", "#Origin Topic", "#Origin MsgId"]
+    assert text.columns[7] == "#Failure"
+    assert "ValueError: late" in text.out
     assert text.rows[3][-1] == "three \N{SNOWMAN} line"
 
 

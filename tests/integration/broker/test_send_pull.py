@@ -803,6 +803,30 @@ async def test_a_message_sent_back_comes_again_and_dies_at_last(tmp_path: Path) 
         )
 
 
+async def test_a_message_sent_back_says_why_its_last_delivery_failed(tmp_path: Path) -> None:
+    """Nothing is left of earlier reasons, and no message is refused because of one."""
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        sent = await peer.send("T")
+        long = await peer.send("T", properties={"own": "x" * 32_000})
+        for receipt, failure in (
+            (sent, "ValueError: \x01\x02\n" + "y" * 300),
+            (sent, None),
+            (long, "ValueError"),
+        ):
+            header = SendBackHeader(decode_offset_message_id(receipt.message_id)[2], "G", -1)
+            header.failure = failure
+            answer = await peer.call(Code.CONSUMER_SEND_MSG_BACK, header)
+            assert (answer.code, answer.remark) == (0, None)
+        dead = (await peer.pull("%DLQ%G")).messages
+        reasons = [message.properties.get("TRIOMQ_FAILURE") for message in dead]
+        assert reasons == [("ValueError: \\x01\\x02\\n" + "y" * 300)[:200], None, None]
+        again = SendBackHeader(dead[0].log_offset, "G", -1)
+        assert (await peer.call(Code.CONSUMER_SEND_MSG_BACK, again)).code == 0
+        (last,) = (await peer.pull("%DLQ%G", 0, 3)).messages
+        assert "TRIOMQ_FAILURE" not in last.properties
+
+
 @pytest.mark.feature("125a", "125b")
 async def test_the_wait_for_the_next_try_grows_from_10_s(tmp_path: Path) -> None:
     """A message that has failed n times waits in the queue of level 3 + n, as long as that level

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from itertools import pairwise
@@ -480,6 +481,33 @@ async def test_a_message_that_the_broker_takes_back_is_done_here() -> None:
             "T",
             None,
         )
+
+
+async def test_a_message_that_is_sent_back_says_which_error_was_handled() -> None:
+    async with scripted_cluster() as cluster:
+        answers = [pulled(0, 3, record(0) + record(1) + record(2))]
+        cluster.broker.script[PULL] = lambda request: answers.pop() if answers else pulled(19, 3)
+        async with consumer(cluster) as c:
+            with trio.fail_after(30):
+                with contextlib.suppress(ValueError):
+                    async with await anext(c):
+                        raise ValueError("late\n " + "x" * 300)
+                try:
+                    raise UnreadableError
+                except UnreadableError:
+                    await (await anext(c)).dead_letter()
+                await (await anext(c)).retry()
+        backs = cluster.broker.headers(RequestCode.CONSUMER_SEND_MSG_BACK)
+        assert [back.failure for back in backs if isinstance(back, SendBackHeader)] == [
+            ("ValueError: late " + "x" * 300)[:200],
+            f"{__name__}.UnreadableError: <exception str() failed>",
+            None,
+        ]
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
 
 
 async def test_a_message_that_the_broker_does_not_take_back_is_kept() -> None:

@@ -275,6 +275,7 @@ async def test_dead_letters(client: PageClient, triomq_cluster: InProcessCluster
         await admin.update_group("billing", lambda config: config)
         for stored in await admin.read(MessageQueue("orders", "broker-a", 0), 0, count=3):
             header = SendBackHeader(stored.log_offset, "billing", -1, ids[0], "orders")
+            header.failure = "ValueError: <late>"
             await admin.ask(broker.address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
         client.console.poller.refresh_soon()
         await until(client, "/dead-letters", 'href="/dead-letters?group=billing"')
@@ -282,6 +283,7 @@ async def test_dead_letters(client: PageClient, triomq_cluster: InProcessCluster
         marks = re.findall(r'name="message" value="([^"]+)"', client.text)
         assert len(marks) == 3
         assert client.text.count("orders</td>") == 3
+        assert client.text.count("ValueError: <late>") == 3
         await client.get("/dead-letters?group=billing&search=second")
         assert len(re.findall(r'name="message" value="([^"]+)"', client.text)) == 1
         await client.get("/dead-letters?group=billing&end=2020-01-01T00:00")

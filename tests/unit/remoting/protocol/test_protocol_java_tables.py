@@ -47,13 +47,14 @@ OLD_NAMES = {  # 4.x used these numbers for its accounts; 5.x gave them other me
     "UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED": 211,
 }
 
-SET_BY_HAND = {  # entries that Java adds to a header without a field in its class
+SET_BY_HAND = {  # entries of a header without a field in Java's class
     (10, "response"): {"MSG_REGION", "TRACE_ON"},
     (310, "response"): {"MSG_REGION", "TRACE_ON"},
     (320, "response"): {"MSG_REGION", "TRACE_ON"},
     (324, "response"): {"MSG_REGION", "TRACE_ON"},
     (325, "response"): {"MSG_REGION", "TRACE_ON"},
     (12, "request"): {"_UNIQUE_KEY_QUERY"},
+    (36, "request"): {"failure"},  # ours: Java ignores it
     (207, "request"): {"removeOffset"},  # 4.x's name of cleanOffset
     (215, "request"): {"clusterName"},  # the class also serves 216
 }
