@@ -1,4 +1,4 @@
-"""Wait between attempts: after busy answers, and while no server accepts a connection.
+"""Wait between attempts: after busy answers, and while no server takes requests.
 
 ``retry.py`` has the rules: which errors are worth another attempt, and how long to wait. Sends,
 requests for offsets and route look-ups wait here. Background tasks (pulls, queue locks, heartbeats,
@@ -18,8 +18,8 @@ from triomq.client.core.errors import Attempt, TrioMQError
 from triomq.client.core.retry import (
     CONNECT_BACKOFF,
     BusyBackoff,
+    found_no_master,
     is_busy,
-    is_unconnected,
     may_ask_again,
 )
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 
 async def back_off(
-    policy: BusyBackoff, attempts: Sequence[Attempt] | None, deadline: float, unconnected: int = 0
+    policy: BusyBackoff, attempts: Sequence[Attempt] | None, deadline: float, refused: int = 0
 ) -> bool:
-    """Wait, longer each time, after a busy answer or a round in which no broker was connected.
+    """Wait, longer each time, after a busy answer or a round in which no master was found.
 
-    ``unconnected``: number of such rounds in a row.
+    ``refused``: number of such rounds in a row.
 
     Returns: False, without waiting, if the wait would go past the deadline.
     Checkpoint: maybe, only when it waits.
@@ -39,11 +39,11 @@ async def back_off(
     if not attempts:
         return True
     error = attempts[-1].error
+    if found_no_master(error):
+        return not refused or await wait_for_server(refused, deadline)
     if is_busy(error):
         times = sum(is_busy(attempt.error) for attempt in attempts)
         return await _wait(policy.seconds(times, random.random()), deadline)
-    if is_unconnected(error) and unconnected:
-        return await wait_for_server(unconnected, deadline)
     return True
 
 

@@ -30,6 +30,7 @@ from triomq.client.core.errors import (
     TrioMQError,
 )
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.refused_sends import NOT_CONFIRMED, is_refused_for_now
 
 RETRY_CODES: frozenset[int] = frozenset(
     {
@@ -47,9 +48,6 @@ RETRY_CODES: frozenset[int] = frozenset(
 
 BUSY_CODES: frozenset[int] = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 """Flow control; RocketMQ's gRPC clients get TOO_MANY_REQUESTS for SYSTEM_BUSY."""
-
-REJECTED = "[REJECTREQUEST]"
-"""How the remark begins if a broker takes no such requests at all, whatever its load."""
 
 _TRANSPORT_ERRORS = (ConnectionFailed, ConnectionLost, RequestTimeout, ProtocolBroken)
 
@@ -69,7 +67,7 @@ def may_be_stored(error: TrioMQError) -> bool:
     which the message may be in the log.
     """
     if isinstance(error, BrokerError):
-        return error.code == ResponseCode.SYSTEM_ERROR
+        return error.code == ResponseCode.SYSTEM_ERROR and not _refused_for_now(error)
     return isinstance(error, ConnectionLost | RequestTimeout | ProtocolBroken)
 
 
@@ -83,16 +81,25 @@ def concerns_route(error: TrioMQError) -> bool:
 
     A broker that has become a slave rejects sends as RocketMQ's does, with SYSTEM_BUSY.
     """
-    return error.refresh_route or (
-        isinstance(error, BrokerError)
-        and error.code == ResponseCode.SYSTEM_BUSY
-        and error.remark.startswith(REJECTED)
+    return (
+        error.refresh_route
+        or _refused_for_now(error)
+        or (isinstance(error, BrokerError) and error.remark == NOT_CONFIRMED)
     )
 
 
 def is_unconnected(error: TrioMQError) -> bool:
     """Return whether an attempt found no connection, so that its request was not sent."""
     return isinstance(error, ConnectionFailed)
+
+
+def found_no_master(error: TrioMQError) -> bool:
+    """Return whether an attempt met no broker that takes messages now; nothing is stored."""
+    return isinstance(error, ConnectionFailed | BrokerStopping) or _refused_for_now(error)
+
+
+def _refused_for_now(error: TrioMQError) -> bool:
+    return isinstance(error, BrokerError) and is_refused_for_now(error.code, error.remark)
 
 
 def may_ask_again(error: TrioMQError) -> bool:
@@ -157,7 +164,7 @@ class BusyBackoff:
 
 
 CONNECT_BACKOFF = BusyBackoff(first=0.05, longest=0.5)
-"""Waits after attempts without a connection; the jitter spreads a restarting server's clients."""
+"""Waits after attempts without a master; the jitter spreads a restarting server's clients."""
 ATTEMPTS_LISTED_MAX = 16
 """Maximum number of attempts that an error lists, besides those whose message may be stored."""
 
@@ -170,7 +177,7 @@ def listed_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
             (
                 index
                 for index, attempt in enumerate(listed)
-                if index and is_unconnected(attempt.error)
+                if index and found_no_master(attempt.error)
             ),
             None,
         )

@@ -28,6 +28,7 @@ from triomq.client.core.errors import (
     request_name,
 )
 from triomq.client.core.failure_log import FailureLog
+from triomq.client.core.retry import concerns_route
 from triomq.client.core.session import Session
 from triomq.client.receiving.assignment import Assignment
 from triomq.client.receiving.member_spec import MemberSpec
@@ -219,6 +220,8 @@ class Fetcher:
                     await trio.sleep(self.settings.flow_control_delay)
                 except TrioMQError as error:
                     self._failures.failed(_name(queue), error)
+                    if concerns_route(error):
+                        self.session.finder.invalidate(queue.topic)
                     await trio.sleep(self.settings.error_delay)
                 else:
                     self._failures.worked(_name(queue))

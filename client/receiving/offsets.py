@@ -21,7 +21,7 @@ from triomq.client.core.back_off import until_reached
 from triomq.client.core.calls import read_header
 from triomq.client.core.errors import OffsetNotFound, RouteNotFound, SettingsError, TrioMQError
 from triomq.client.core.failure_log import FailureLog
-from triomq.client.core.retry import may_ask_again
+from triomq.client.core.retry import concerns_route, may_ask_again
 from triomq.client.core.session import Session
 from triomq.client.receiving.assignment import Assignment
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -336,7 +336,7 @@ class OffsetStore:
             try:
                 return await self.session.call(address, request(code, header), seconds), address
             except TrioMQError as error:
-                if error.refresh_route:
+                if concerns_route(error):
                     self.session.finder.invalidate(queue.topic)
                 raise
 

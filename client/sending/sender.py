@@ -39,6 +39,7 @@ from triomq.client.core.retry import (
     BusyBackoff,
     concerns_broker,
     concerns_route,
+    found_no_master,
     is_unconnected,
     listed_attempts,
     may_be_stored,
@@ -86,20 +87,20 @@ class SendRetries:
     tries: int
     deadline: float
     number: int = 1
-    """attempts whose request may have been sent, with the one that runs"""
+    """attempts that a master may have taken, with the one that runs"""
     attempts: Sequence[Attempt] = ()
     """those that failed"""
     not_stored: SendReceipt | None = None
     """the last receipt that says less than STORED"""
-    unconnected: int = 0
-    """attempts without a connection, in a row"""
+    refused: int = 0
+    """attempts in a row that found no master"""
 
     def failed(self, attempt: Attempt) -> None:
         """Note an attempt that ended with an error."""
         self.attempts = [*self.attempts, attempt]
-        self.unconnected = self.unconnected + 1 if is_unconnected(attempt.error) else 0
-        if self.unconnected and self.deadline < inf:
-            # Nothing was sent, so `send_timeout` limits these attempts, not `retries`.
+        self.refused = self.refused + 1 if found_no_master(attempt.error) else 0
+        if self.refused and self.deadline < inf:
+            # Nothing was stored, so `send_timeout` limits these attempts, not `retries`.
             self.number -= 1
             self.attempts = listed_attempts(self.attempts)
 
@@ -108,7 +109,7 @@ class SendRetries:
         if self.number >= self.tries:
             return False
         self.number += 1
-        rounds = self.unconnected // (2 if several_brokers else 1)
+        rounds = self.refused // (2 if several_brokers else 1)
         return await back_off(policy, self.attempts, self.deadline, rounds)
 
     @property
@@ -235,12 +236,12 @@ class Sender:
         directed = self._directed(destinations, target) if target is not None else None
 
         async def try_once(seconds: float) -> None:
+            known = self._topics.find(outgoing.topic) or destinations
             await self._oneway(
                 outgoing,
-                directed
-                or self._choose(
-                    self._topics.find(outgoing.topic) or destinations, None, trio.current_time()
-                ),
+                self._choose(known, None, trio.current_time())
+                if directed is None
+                else self._of_queue(known, directed.queue),
                 seconds,
             )
 
@@ -260,7 +261,7 @@ class Sender:
             await self.session.oneway(address, request, seconds)
         except TrioMQError as error:
             self._end(context, None, error)
-            if error.refresh_route:
+            if concerns_route(error):
                 self.session.finder.invalidate(outgoing.topic)
             raise
         self._end(context, None, None)
@@ -342,6 +343,8 @@ class Sender:
                 if not again and not retries.maybe_stored:
                     raise error from error.__cause__
                 destinations = self._topics.find(topic) or destinations
+                if directed is not None:  # the queue may have another master
+                    directed = self._of_queue(destinations, directed.queue)
             except BaseException:  # cancelled
                 self._end(context, None, None)
                 raise
@@ -491,6 +494,9 @@ class Sender:
     def _directed(self, destinations: TopicDestinations, target: SendTarget) -> QueueDestination:
         queues = destinations.queues
         queue = selected(queues, target) if callable(target) else find_queue(queues, target)
+        return self._of_queue(destinations, queue)
+
+    def _of_queue(self, destinations: TopicDestinations, queue: MessageQueue) -> QueueDestination:
         return destinations.of_queue(queue) or self._topics.destination(queue)
 
     def _address(self, destination: QueueDestination) -> str:

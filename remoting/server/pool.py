@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.protocol import refused_sends
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.server.answers import send_error
 from triomq.remoting.server.config import PoolConfig
@@ -35,7 +36,7 @@ TURN_REQUESTS_MAX = 256
 """requests that a task runs before other tasks get their turn"""
 
 _OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
-_REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
+_REJECTED = f"{refused_sends.REJECTED}system busy, start flow control for a while"
 _STALLED = (
     "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: %dms, size"
     " of queue: %d"

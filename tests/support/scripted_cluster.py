@@ -116,6 +116,7 @@ class ScriptedServer:
     """One server and its script."""
 
     name: str
+    """no route has a broker without a name"""
     script: dict[int, Play]
     asked: list[Request] = attrs.field(factory=list)
     """all requests so far"""
@@ -204,8 +205,12 @@ class ScriptedCluster:
                 remark="No topic route info in name server for the topic",
             )
         route = TopicRoute(
-            [QueueData(broker.name, 1, 1) for broker in self.brokers],
-            [BrokerData("c", broker.name, {0: broker.address}) for broker in self.brokers],
+            [QueueData(broker.name, 1, 1) for broker in self.brokers if broker.name],
+            [
+                BrokerData("c", broker.name, {0: broker.address})
+                for broker in self.brokers
+                if broker.name
+            ],
         )
         return Response(0, body=route.encode_standard())
 

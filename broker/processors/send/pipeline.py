@@ -64,6 +64,7 @@ from triomq.broker.store.core.errors import DiskReserve, FlushFailed, StoreUnava
 from triomq.broker.store.log.durability import Durability, DurabilityResult
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
+from triomq.remoting.protocol import refused_sends
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.ids import UniqueIds
@@ -374,9 +375,7 @@ class SendPipeline:
         """Store all drafts with one call; return the response to all requests if none is stored."""
         reason = self.durability.refusal()
         if reason:
-            return self.refusal(
-                ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough ({reason})"
-            )
+            return self.refusal(ResponseCode.SYSTEM_ERROR, f"{refused_sends.TOO_FEW} ({reason})")
         try:
             batch.places = self.store.append_unindexed(batch.drafts)
         except StoreUnavailable as error:

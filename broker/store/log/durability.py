@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from triomq.broker.store.core.errors import FlushFailed
+from triomq.remoting.protocol import refused_sends
 
 
 class DurabilityResult(enum.Enum):
@@ -19,7 +20,7 @@ class DurabilityResult(enum.Enum):
     """Fewer slaves than wanted are connected, or close enough behind. Only replication says so."""
     FLUSH_SLAVE_TIMEOUT = "flush slave timeout"
     """The slaves have not confirmed the message in time. Only replication says so."""
-    NOT_CONFIRMED = "in-sync replicas not enough"
+    NOT_CONFIRMED = refused_sends.NOT_CONFIRMED
     """Not every broker that may become master has the message. Only controller mode says so."""
 
 

@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from triomq.client.core.errors import FlowControl, MessageGone, MessageRefused, TrioMQError
+from triomq.client.core.retry import concerns_route
 from triomq.client.receiving.pop.ack_queue import AckQueue
 from triomq.client.receiving.pop.durations import DELIVERIES_MAX, retry_seconds
 from triomq.client.receiving.pop.hold import Hold
@@ -165,7 +166,7 @@ class PopFetcher(PopSources):
                     pause = settings.flow_control_delay
                 except TrioMQError as error:
                     self._failures.failed(source.name, error)
-                    if error.refresh_route:
+                    if concerns_route(error):
                         self.session.finder.invalidate(source.topic)
                     pause = settings.error_delay
                 else:

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from triomq.client.core.errors import NotRunning, RouteNotFound, TrioMQError
+from triomq.client.core.retry import concerns_route
 from triomq.client.receiving.pop.pop_calls import Popped
 from triomq.client.receiving.pop.pop_sources import PopSources
 from triomq.client.receiving.pop.source_turns import PopSource, SourceTurns
@@ -108,7 +109,7 @@ class Receiver(PopSources):
         self.turns.asked(source, found=False)
         if not error.retriable:
             raise error
-        if error.refresh_route:
+        if concerns_route(error):
             self.session.finder.invalidate(source.topic)
         self._failures.failed(source.name, error)
         return error

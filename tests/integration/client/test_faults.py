@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from itertools import pairwise
 
+import attrs
 import pytest
 import trio
 from scripted_cluster import (
@@ -50,6 +51,7 @@ from triomq.client.core.errors import (
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.pull import PullMessageHeader
 from triomq.remoting.protocol.headers.send import SendBackHeader, SendMessageHeader
+from triomq.remoting.protocol.refused_sends import TOO_FEW
 from triomq.remoting.server.requests import Request, Response
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -256,6 +258,41 @@ async def test_a_broker_that_sends_go_away_is_left_and_found_again() -> None:
         cluster.broker.script[SEND] = lambda request: answers.pop(0)(request)
         async with producer(cluster) as p:
             assert (await p.send("T", b"x")).queue_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (ResponseCode.SYSTEM_ERROR, f"{TOO_FEW} (1 in the sync state set)"),
+        (ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy"),
+    ],
+)
+@pytest.mark.parametrize("queue", [None, 0])
+async def test_a_send_waits_for_the_next_master_of_its_group(
+    code: int, remark: str, queue: int | None
+) -> None:
+    """The old master answers, longer than all retries at once would take; then the route changes.
+
+    Batches and half messages take the same way.
+    """
+    async with scripted_cluster(2) as cluster:
+        old, new = cluster.brokers
+        new.name = ""
+        refused = 0
+
+        def refuse_for_now(request: Request) -> Response:
+            nonlocal refused
+            refused += 1
+            if refused == 5:
+                new.name, old.name = old.name, ""
+            return Response(code, remark=remark)
+
+        old.script[SEND] = refuse_for_now
+        async with producer(cluster, send_timeout=60, retries=1) as p:
+            receipt = await p.send("T", b"x", queue=queue)
+        assert receipt.status is SendStatus.STORED
+        assert refused >= 5
+        assert new.count(SEND) == 1
 
 
 async def test_a_batch_that_stops_half_way_says_what_is_stored() -> None:
@@ -616,3 +653,18 @@ async def test_a_send_may_wait_for_ever() -> None:
             assert scope.cancelled_caught
             cluster.broker.script[SEND] = lambda request: sent(1)
             assert (await p.send("T", b"x")).queue_offset == 1
+
+
+async def test_a_consumer_asks_for_the_route_when_a_broker_has_become_a_slave() -> None:
+    async with scripted_cluster(2) as cluster:
+        old, new = cluster.brokers
+        new.name = ""
+
+        def refuse_pull(request: Request) -> Response:
+            new.name, old.name = "broker-a", ""
+            return Response(ResponseCode.SYSTEM_BUSY, remark="[REJECTREQUEST]system busy")
+
+        old.script[PULL] = refuse_pull
+        rarely = attrs.evolve(QUICK, client=ClientSettings(route_interval=1000))
+        async with consumer(cluster, settings=rarely):
+            await until(lambda: new.count(PULL) > 0)

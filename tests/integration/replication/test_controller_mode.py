@@ -8,10 +8,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from controlled_group import controlled_group
+from controlled_group import WAIT_SECONDS, controlled_group
 from replicated_brokers import log_bytes
 
+from triomq import Producer, ProducerSettings, SendStatus
 from triomq.broker.replication.epochs import EpochHistory
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.refused_sends import NOT_CONFIRMED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -30,7 +33,17 @@ async def test_a_killed_master_is_replaced_and_comes_back_as_slave(
         sent = [b"%d" % number for number in range(50)]
         for body in sent:
             await group.send_until_ok(1, "T", body)
-        await group.brokers[1].end(9)
+        settings = ProducerSettings(send_timeout=WAIT_SECONDS)
+        async with Producer(group.namesrv, group="p", settings=settings) as p:
+            await p.send("S", b"before")
+
+            async def slave_has_topic() -> bool:
+                return b'"S"' in (await group.peer(2).call(Code.GET_ALL_TOPIC_CONFIG)).body
+
+            await group.until(slave_has_topic)
+            await group.brokers[1].end(9)
+            for queue in (0, None):
+                assert (await p.send("S", b"after", queue=queue)).status is SendStatus.STORED
         after = await group.settled(2, {2})
         assert after.master_epoch == 2
         await group.send_until_ok(2, "T", b"next")
@@ -57,7 +70,7 @@ async def test_what_no_slave_has_is_neither_acknowledged_nor_shown_and_then_cut(
         assert slave is not None
         slave.send_signal(signal.SIGSTOP)
         answer = await group.peer(1).send_raw("T", b"lost")
-        assert (answer.code, answer.remark) == (1, "in-sync replicas not enough")
+        assert (answer.code, answer.remark) == (1, NOT_CONFIRMED)
         assert await group.bodies(1, "T", 1) == [b"first"]
         assert (await group.peer(1).pull("T", 0, 1)).code != 0  # nothing more is shown
         await group.brokers[1].end(signal.SIGKILL)

@@ -29,6 +29,7 @@ from triomq.client.core.retry import (
     RETRY_CODES,
     BusyBackoff,
     concerns_route,
+    found_no_master,
     is_busy,
     listed_attempts,
     may_be_stored,
@@ -58,6 +59,7 @@ from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.ids import UniqueIds
 from triomq.remoting.protocol.message import Message
 from triomq.remoting.protocol.message_properties import decode_properties, parse_properties
+from triomq.remoting.protocol.refused_sends import NOT_CONFIRMED, TOO_FEW
 from triomq.remoting.protocol.request_template import RequestTemplate
 
 NOW_MS = 1_700_000_000_000
@@ -167,7 +169,9 @@ def test_a_broker_that_has_become_a_slave_makes_the_route_suspect() -> None:
     overloaded = BrokerError(2, "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while")
     assert concerns_route(rejected)
     assert not concerns_route(overloaded)
-    assert not concerns_route(BrokerError(1, "in-sync replicas not enough"))
+    assert concerns_route(BrokerError(1, TOO_FEW))
+    assert concerns_route(BrokerError(1, NOT_CONFIRMED))
+    assert not concerns_route(BrokerError(1, "flushing the log to the disk failed"))
 
 
 def test_which_failed_tries_may_be_stored() -> None:
@@ -177,6 +181,18 @@ def test_which_failed_tries_may_be_stored() -> None:
     assert not may_be_stored(ConnectionFailed("a:1", "refused"))
     assert may_be_stored(broker_error(1, "flushing the log to the disk failed"))
     assert not may_be_stored(broker_error(2, "busy"))
+    assert not may_be_stored(broker_error(1, f"{TOO_FEW} (1 in the sync state set)"))
+    assert may_be_stored(broker_error(1, NOT_CONFIRMED))
+
+
+def test_which_failed_tries_found_no_master() -> None:
+    assert found_no_master(ConnectionFailed("a:1", "refused"))
+    assert found_no_master(broker_error(1, TOO_FEW))
+    assert found_no_master(broker_error(2, "[REJECTREQUEST]system busy"))
+    assert found_no_master(broker_error(1500, "the broker stops"))
+    assert not found_no_master(broker_error(1, NOT_CONFIRMED))
+    assert not found_no_master(broker_error(2, "[TIMEOUT_CLEAN_QUEUE]broker busy"))
+    assert not found_no_master(ConnectionLost("a:1", "reset"))
 
 
 def test_a_hanging_broker_leaves_time_for_another() -> None:
