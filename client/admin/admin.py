@@ -86,8 +86,9 @@ class Admin(OnlyAsync):
     """Administration of one cluster: ``async with Admin(…) as admin``.
 
     ``namesrv`` is ``"host:9876;host2:9876"`` or a list; None takes the environment variable
-    NAMESRV_ADDR. ``timeout_seconds`` limits each single request; put ``trio.fail_after`` around a
-    call to limit the whole call. ``tls`` and ``credentials`` are as in ``ClientSettings``.
+    NAMESRV_ADDR, and an empty tuple asks servers by their addresses only. ``timeout_seconds``
+    limits each single request; put ``trio.fail_after`` around a call to limit the whole call.
+    ``tls`` and ``credentials`` are as in ``ClientSettings``.
     """
 
     namesrv_addresses: tuple[str, ...]
@@ -101,7 +102,7 @@ class Admin(OnlyAsync):
         tls: Tls | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        self.namesrv_addresses = namesrv_addresses(namesrv)
+        self.namesrv_addresses = () if namesrv == () else namesrv_addresses(namesrv)
         self._access = checked_access(tls, credentials)
         self._timeout_seconds = timeout_seconds
         self._stack = AsyncExitStack()
@@ -112,7 +113,7 @@ class Admin(OnlyAsync):
 
     async def __aenter__(self) -> Admin:
         """Open the connector; the first connection is made by the first request."""
-        if is_address_server(self.namesrv_addresses[0]):
+        if self.namesrv_addresses and is_address_server(self.namesrv_addresses[0]):
             self.namesrv_addresses = await listed_name_servers(
                 self.namesrv_addresses[0], min(self._timeout_seconds, FETCH_SECONDS)
             )

@@ -151,6 +151,8 @@ class AdminRequests:
     async def any_name_server(self, code: RequestCode, header: object | None = None) -> Command:
         """Ask the name servers in turn until one answers; a refusal is an answer."""
         reasons: dict[str, str] = {}
+        if not self.namesrv_addresses:
+            raise NoNameServer(reasons)
         deadline = trio.current_time() + self.timeout_seconds * len(self.names.addresses)
         for turn in self.names.turns(trio.current_time, deadline, reasons):
             seconds = min(turn.seconds, self.timeout_seconds)

@@ -15,14 +15,15 @@ import trio
 
 from triomq.client.admin.access import given_access
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.arguments import UsageError
+from triomq.client.admin.arguments import UsageError, Values
 from triomq.client.admin.contexts import with_context
 from triomq.client.admin.errors import CommandTimeout
 from triomq.client.admin.times import request_seconds
-from triomq.client.core.errors import TrioMQError
+from triomq.client.core.errors import NoNameServer, TrioMQError
+from triomq.client.core.servers import namesrv_addresses
 from triomq.client.mqadmin.command_line import Call, complaint
 from triomq.client.mqadmin.confirmation import confirm, dry_run, must_ask
-from triomq.client.mqadmin.core.command import Result
+from triomq.client.mqadmin.core.command import CONTROLLERS, AdminCommand, Result
 from triomq.client.mqadmin.core.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 from triomq.client.mqadmin.core.output import line_printer, print_result, show_progress_on
 from triomq.remoting.core.interrupt import interrupted
@@ -86,7 +87,7 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
         "tls": tls,
         "credentials": credentials,
     }
-    namesrv = values.maybe_text("namesrvAddr")
+    namesrv = name_servers(command, values)
     if command.follow is not None:
         async with Admin(namesrv, **access) as admin:
             return await command.follow(admin, values, line_printer(values, stdout, stderr))
@@ -113,6 +114,19 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
             return await run(admin, values)
 
         return await _repeat(call, once, stdout, stderr)
+
+
+def name_servers(command: AdminCommand, values: Values) -> tuple[str, ...]:
+    """Return the name servers to ask; a command that names its controllers may do without.
+
+    Raises: NoNameServer, SettingsError.
+    """
+    try:
+        return namesrv_addresses(values.maybe_text("namesrvAddr"))
+    except NoNameServer:
+        if CONTROLLERS in command.options:
+            return ()
+        raise
 
 
 async def _repeat(

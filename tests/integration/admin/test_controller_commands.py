@@ -96,6 +96,24 @@ async def test_who_leads_and_what_is_set(tmp_path: Path) -> None:
         assert settings[run.address]["enableElectUncleanMaster"] == "true"
 
 
+async def test_controllers_are_asked_without_a_name_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    async with controller(tmp_path) as run:
+        for words in (
+            ("controller", "status"),
+            ("getControllerConfig",),
+            ("getSyncStateSet", "-b", NAME),
+            ("electMaster", "-b", "2", "-bn", NAME, "-c", "C"),
+            ("cleanBrokerMetadata", "-bn", NAME, "-b", "1", "-l", "--yes"),
+        ):
+            done = await mqadmin(*words, "-a", run.address)
+            assert (done.code, done.err) == (0, ""), done
+        by_cluster = await mqadmin("getSyncStateSet", "-c", "C", "-a", run.address)
+        assert "no name server is configured" in by_cluster.err
+
+
 async def test_the_replicas_of_a_group(tmp_path: Path) -> None:
     async with controller(tmp_path) as run:
         shown = await run("getSyncStateSet", "-b", NAME)
