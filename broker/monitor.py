@@ -227,6 +227,19 @@ class BrokerSource:
         )
 
     def _replication(self) -> Iterator[Family]:
+        tenure, keeper = self.role.tenure, self.role.keeper
+        if tenure is not None:
+            yield gauge(
+                "triomq_master_epoch",
+                "Epoch of the master that this broker follows, or is.",
+                tenure.mastership.epoch,
+            )
+        if keeper is not None:
+            yield gauge(
+                "triomq_sync_state_set_size",
+                "Brokers that have all confirmed messages, this master among them.",
+                len(keeper.leads.members),
+            )
         slave, master, end = (self.role.slave, self.role.master, self.store.appended.value)
         if slave is not None:
             yield gauge(

@@ -115,6 +115,11 @@ class StoreFigures:
             statistics.totals.puts_failed,
         )
         yield counter(
+            "triomq_replication_sends_refused_total",
+            "Sends that were refused since too few brokers have the message.",
+            statistics.totals.puts_too_few,
+        )
+        yield counter(
             "triomq_storage_time_steps_back_total",
             "Times that store times went back to the clock, since the newest was far ahead of it.",
             store.index_syncer.steps_back,

@@ -37,6 +37,8 @@ class Totals:
     puts: int = 0
     put_bytes: int = 0
     puts_failed: int = 0
+    puts_too_few: int = 0
+    """sends that got no SEND_OK since too few brokers have, or would have, the message"""
     gets_found: int = 0
     gets_missed: int = 0
     gets_messages: int = 0

@@ -250,6 +250,10 @@ class BrokerGroups:
         """Return how many groups have no living master."""
         return sum(self.living_master(name) is None for name in self.state.groups)
 
+    def incomplete(self) -> int:
+        """Return how many groups have brokers that are not in the sync state set."""
+        return sum(group.sync_set < group.replicas.keys() for group in self.state.groups.values())
+
     def _may_elect(self, name: str, group: Group) -> bool:
         """Return whether a group has lost its master, and somebody could take its place."""
         if group.never_elected or self.living_master(name) is not None:

@@ -160,6 +160,11 @@ class ControllerParts:
             "Broker groups that have no living master: they take no messages.",
             self.groups.without_master() if self.groups.log.leads else 0,
         )
+        yield gauge(
+            "triomq_controller_groups_incomplete",
+            "Broker groups with a broker that lacks confirmed messages.",
+            self.groups.incomplete() if self.groups.log.leads else 0,
+        )
         yield counter(
             "triomq_controller_elections_total",
             "Elections since the start that made a broker master.",

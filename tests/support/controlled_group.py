@@ -52,12 +52,15 @@ class ControlledGroup:
     controllers: str
     connector: Connector
     brokers: dict[int, ServiceProcess] = attrs.field(factory=dict)
+    monitors: dict[int, int] = attrs.field(factory=dict)
+    """the ports with the brokers' figures"""
 
     def add(self, number: int, **settings: object) -> ServiceProcess:
-        port = free_port()
+        port, self.monitors[number] = free_port(), free_port()
         values: dict[str, object] = {
             **SMALL_STORE,
             "haListenPort": port + 1,
+            "monitorPort": self.monitors[number],
             "enableControllerMode": "true",
             "controllerAddr": self.controllers,
             "controllerHeartBeatTimeoutMills": 3000,

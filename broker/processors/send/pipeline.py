@@ -375,6 +375,7 @@ class SendPipeline:
         """Store all drafts with one call; return the response to all requests if none is stored."""
         reason = self.durability.refusal()
         if reason:
+            self.statistics.totals.puts_too_few += len(batch.drafts)
             return self.refusal(ResponseCode.SYSTEM_ERROR, f"{refused_sends.TOO_FEW} ({reason})")
         try:
             batch.places = self.store.append_unindexed(batch.drafts)
@@ -451,6 +452,8 @@ class SendPipeline:
         if result is DurabilityResult.DURABLE:
             self._answers.send(batch, batch.pending)
         else:
+            if result is DurabilityResult.NOT_CONFIRMED:
+                self.statistics.totals.puts_too_few += len(batch.pending)
             for pending in batch.pending:
                 answer = batch.answers[pending.index] = self._answers.response(batch, pending)
                 answer.code = NOT_DURABLE[result]

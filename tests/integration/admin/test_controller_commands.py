@@ -12,6 +12,7 @@ import attrs
 import pytest
 import trio
 from frames import FrameClient
+from monitor_pages import get, value
 from mqadmin_calls import mqadmin
 from processes import free_port
 
@@ -19,6 +20,7 @@ from triomq.client.mqadmin.commands.controllers import epochs_document
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.namesrv.controller.controller_settings import ControllerSettings
+from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.protocol.bodies.controller import EpochEntries, EpochEntry, SyncStateSet
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.controller import (
@@ -34,6 +36,7 @@ NAME = "broker-a"
 @attrs.define(eq=False)
 class Running:
     namesrv: str
+    monitor: int
     address: str
     client: FrameClient
 
@@ -45,11 +48,12 @@ class Running:
 @asynccontextmanager
 async def controller(folder: Path) -> AsyncIterator[Running]:
     """A controller with a group of two, of which the first is master."""
-    port = free_port()
+    port, monitor = free_port(), free_port()
     config = NamesrvConfig(
         listen_host="127.0.0.1",
         listen_port=0,
         kv_path=folder / "kv.json",
+        monitor=MonitorSettings(port=monitor),
         controller=ControllerSettings(
             enabled=True,
             group_name="group1",
@@ -77,7 +81,7 @@ async def controller(folder: Path) -> AsyncIterator[Running]:
                 AlterSyncStateSetHeader(NAME, 1, 1),
                 SyncStateSet(frozenset({1, 2}), 1).encode(),
             )
-            yield Running(f"127.0.0.1:{ready.port}", f"127.0.0.1:{port}", client)
+            yield Running(f"127.0.0.1:{ready.port}", monitor, f"127.0.0.1:{port}", client)
         ready.stop()
 
 
@@ -132,6 +136,11 @@ async def test_the_replicas_of_a_group(tmp_path: Path) -> None:
             "brokerAddress": "127.0.0.1:30002",
             "alive": True,
         }
+        incomplete = "triomq_controller_groups_incomplete"
+        assert value((await get(run.monitor, "/metrics"))[2], incomplete) == 0
+        new = ApplyBrokerIdHeader("C", NAME, 3, "127.0.0.1:30003;1")
+        await run.client.call(Code.CONTROLLER_APPLY_BROKER_ID, new)
+        assert value((await get(run.monitor, "/metrics"))[2], incomplete) == 1
         unknown = await run("getSyncStateSet", "-b", "x")
         assert (unknown.out, "no such group" in unknown.err) == ("", True)
         assert (await run("getSyncStateSet")).code == 2

@@ -25,6 +25,7 @@ from monitor_pages import get, samples
 from processes import free_port
 from replicated_brokers import broker_group, eventually
 
+from triomq.namesrv.controller.controller_settings import ControllerSettings
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.codes import RequestCode
@@ -70,7 +71,16 @@ def missing_names(queries: list[str], page: str) -> set[str]:
 async def test_every_metric_of_boards_and_alerts_exists(tmp_path: Path) -> None:
     names, master, slave, endpoint = (free_port() for _ in range(4))
     settings = {"topicsMax": 60, "grpcServerPort": endpoint, "monitorPort": master}
-    async with broker_group(tmp_path, monitor=MonitorSettings(port=names)) as group:
+    controller = ControllerSettings(
+        enabled=True,
+        group_name="g",
+        peers=f"n0-127.0.0.1:{free_port()}",
+        self_id="n0",
+        store_path=tmp_path / "controller",
+    )
+    async with broker_group(
+        tmp_path, monitor=MonitorSettings(port=names), controller=controller
+    ) as group:
         leader = await group.start(0, **settings)
         follower = await group.start(1, monitorPort=slave)
         async with (

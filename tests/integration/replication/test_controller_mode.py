@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from controlled_group import WAIT_SECONDS, controlled_group
+from monitor_pages import get, value
 from replicated_brokers import log_bytes
 
 from triomq import Producer, ProducerSettings, SendStatus
@@ -71,6 +72,10 @@ async def test_what_no_slave_has_is_neither_acknowledged_nor_shown_and_then_cut(
         slave.send_signal(signal.SIGSTOP)
         answer = await group.peer(1).send_raw("T", b"lost")
         assert (answer.code, answer.remark) == (1, NOT_CONFIRMED)
+        page = (await get(group.monitors[1], "/metrics"))[2]
+        assert value(page, "triomq_master_epoch") == 1
+        assert value(page, "triomq_sync_state_set_size") == 2
+        assert value(page, "triomq_replication_sends_refused_total") == 1
         assert await group.bodies(1, "T", 1) == [b"first"]
         assert (await group.peer(1).pull("T", 0, 1)).code != 0  # nothing more is shown
         await group.brokers[1].end(signal.SIGKILL)
