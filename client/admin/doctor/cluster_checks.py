@@ -18,9 +18,11 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Values
 from triomq.client.admin.broker_address import BrokerAddress
+from triomq.client.admin.doctor.controller_checks import controllers
 from triomq.client.admin.doctor.endpoint_checks import endpoints
 from triomq.client.admin.draining import stored_drain
 from triomq.client.admin.missing_brokers import DISPLACED, UNREGISTERED, MissingBroker
+from triomq.client.admin.server_settings import read_settings
 from triomq.client.admin.times import request_seconds, seconds_text
 from triomq.client.core.errors import NoNameServer, TrioMQError
 from triomq.client.core.servers import namesrv_addresses
@@ -29,6 +31,7 @@ from triomq.remoting.core.findings import Finding, Level, advice, ok, problem, u
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
 from triomq.remoting.protocol.bodies.route import MASTER_ID
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.names import TRACE_TOPIC
 
 SKEW_SECONDS_MAX = 2.0
@@ -91,7 +94,9 @@ async def examine_cluster(values: Values) -> list[Finding]:
             here = answered_at.get(broker.address, 0.0)
             findings += broker_findings(broker, status, failure, here)
         findings += await drains(admin, [broker for broker in brokers if broker.id == 0])
-        findings += await endpoints(admin, brokers)
+        settings = await read_settings(admin, list(statuses.values), RequestCode.GET_BROKER_CONFIG)
+        findings += await endpoints(brokers, settings.values)
+        findings += await controllers(admin, brokers, settings.values)
         findings.append(traces(await admin.topics()))
         findings += await lags(admin, values.number("lag"))
     return findings

@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from triomq.client.admin.admin import Admin
 from triomq.client.admin.broker_address import BrokerAddress
-from triomq.client.admin.server_settings import read_settings
 from triomq.remoting.client.dial import dial
 from triomq.remoting.core.address import format_address, parse_address
 from triomq.remoting.core.findings import Finding, advice, ok, problem
 from triomq.remoting.protocol.bodies.route import MASTER_ID
-from triomq.remoting.protocol.codes import RequestCode
 
 PORT = "grpcServerPort"
 DEFAULT_PORT = 8081
@@ -28,10 +25,11 @@ FRAME_HEAD = struct.Struct(">HBBBI")
 SETTINGS = 4
 
 
-async def endpoints(admin: Admin, brokers: Sequence[BrokerAddress]) -> list[Finding]:
-    """Try the endpoint of each master."""
+async def endpoints(
+    brokers: Sequence[BrokerAddress], settings: Mapping[str, Mapping[str, str]]
+) -> list[Finding]:
+    """Try the endpoint of each master; ``settings``: of brokers, by address."""
     masters = {broker.address: broker for broker in brokers if broker.id == MASTER_ID}
-    settings = await read_settings(admin, list(masters), RequestCode.GET_BROKER_CONFIG)
     found: dict[str, Finding] = {}
 
     async def check(address: str, values: Mapping[str, str]) -> None:
@@ -40,8 +38,8 @@ async def endpoints(admin: Admin, brokers: Sequence[BrokerAddress]) -> list[Find
             found[address] = finding
 
     async with trio.open_nursery() as nursery:
-        for address, values in settings.values.items():
-            nursery.start_soon(check, address, values)
+        for address in masters.keys() & settings.keys():
+            nursery.start_soon(check, address, settings[address])
     return [found[address] for address in masters if address in found]
 
 

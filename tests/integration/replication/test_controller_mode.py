@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from controlled_group import WAIT_SECONDS, controlled_group
 from monitor_pages import get, value
+from mqadmin_calls import mqadmin
 from replicated_brokers import log_bytes
 
 from triomq import Producer, ProducerSettings, SendStatus
@@ -47,6 +48,12 @@ async def test_a_killed_master_is_replaced_and_comes_back_as_slave(
                 assert (await p.send("S", b"after", queue=queue)).status is SendStatus.STORED
         after = await group.settled(2, {2})
         assert after.master_epoch == 2
+        examined = await mqadmin("doctor", "--cluster", "-n", group.namesrv, "--json")
+        found = {one["check"]: one for one in examined.document["findings"]}
+        assert found[group.controllers]["found"] == "leads"
+        incomplete = found["broker-a sync state set"]
+        assert incomplete["level"] == "problem"
+        assert incomplete["found"] == "master 2; not alive or not in the set: 1"
         await group.send_until_ok(2, "T", b"next")
         assert await group.bodies(2, "T", 51) == [*sent, b"next"]
         assert await group.master_in_route("T") == group.brokers[2].address
