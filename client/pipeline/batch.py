@@ -64,8 +64,7 @@ class BatchWork:
                 counts = with_refused(counts, count_rows(more))
                 bad = bad.unionByName(more)
             if self.dead_letters is not None:
-                # An empty batch too: it replaces what an earlier run has left.
-                self.dead_letters.write(bad, batch)
+                self.dead_letters.write(bad, batch, sum(counts.bad.values()))
             elif counts.bad:
                 raise no_place(counts.bad)
         finally:

@@ -40,11 +40,21 @@ class DeadLetters:
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
+        self._has_written = False
+        """whether a batch is in the table: the next one cannot have been run before"""
 
-    def write(self, frame: DataFrame, batch: int) -> None:
-        """Keep the bad rows of a batch: in a table once, in a topic at least once."""
+    def write(self, frame: DataFrame, batch: int, rows: int) -> None:
+        """Keep the bad rows of a batch: in a table once, in a topic at least once.
+
+        ``rows``: their number. A batch without any is written only if it is the first of this run:
+        it replaces what an earlier run of it has left.
+        """
         if not isinstance(self._table, TopicSink):
-            self._table.append(frame.select(*(c.name for c in COLUMNS), DATE, REASON), batch)
+            if rows or not self._has_written:
+                self._table.append(frame.select(*(c.name for c in COLUMNS), DATE, REASON), batch)
+            self._has_written = True
+            return
+        if not rows:
             return
         refused = self._table.send(as_messages(frame))
         try:

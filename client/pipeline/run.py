@@ -52,6 +52,10 @@ AVAILABLE_NOW = "available_now"
 GROUP_OPTIONS = ("groupid", "kafka.group.id")
 COMMIT = "commitGroupOffsets"
 OUR_ERROR = re.compile(r"triomq\.[\w.]+: (.+)")
+ROOT_ERROR = re.compile(
+    r"^(?:\s*Caused by: |: )?((?:[\w$]+\.)*\w*(?:Error|Exception): (?!Traceback).+)", re.MULTILINE
+)
+"""an error in a trace of Java or Python; the last one has caused the others"""
 RUN_AGAIN = "remove the cause and start the pipeline again: it repeats this batch, nothing is lost"
 
 
@@ -317,7 +321,8 @@ def cause_of(error: BaseException) -> str:
     ours = OUR_ERROR.findall(text)
     if ours:
         return f"{ours[-1].strip()}; then start the pipeline again"
-    return f"{first}; {RUN_AGAIN}"
+    root = ROOT_ERROR.findall(text)
+    return f"{root[-1].strip() if root else first}; {RUN_AGAIN}"
 
 
 def without_commits(source: SourceSpec) -> SourceSpec:

@@ -78,7 +78,7 @@ def live_rows(session: SparkSession, source: SourceSpec) -> DataFrame:
     return with_origin(
         session.readStream.format("rocketmq")
         .schema(SOURCE_SCHEMA)
-        .options(**source.reader_options(), **source.start_options())
+        .options(**source.limit_options(), **source.reader_options(), **source.start_options())
         .load()
     )
 

@@ -21,6 +21,9 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 DURATION = re.compile(r"[1-9][0-9]{0,8} (millisecond|second|minute|hour|day|week)s?")
 URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
+LIMITS = ("maxoffsetspertrigger", "maxbytespertrigger")
+BATCH_BYTES = "256m"
+"""stored bytes of a micro-batch: seconds of work, and its decoded rows fit a small driver"""
 ACCESS_OPTIONS = ("useTls", "tlsCaFile", "tlsConfigFile", "accessKey", "secretKey")
 """options that a topic of the same name servers needs too"""
 
@@ -109,6 +112,11 @@ class SourceSpec:
             **chosen,
             **resolved(self.options, environment),
         }
+
+    def limit_options(self) -> dict[str, str]:
+        """Return the option that limits a batch, unless the file limits it itself."""
+        limited = any(name.lower() in LIMITS for name in self.options)
+        return {} if limited else {"maxBytesPerTrigger": BATCH_BYTES}
 
     def start_options(self) -> dict[str, str]:
         """Return the options that say where a new query begins.

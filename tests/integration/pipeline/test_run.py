@@ -23,6 +23,7 @@ from tests.support.pipeline_processes import PipelineProcess, pipeline_process
 from tests.support.spark_peers import Cluster, cluster, need_spark, open_session, wait_for
 from triomq.client.pipeline.batch import BatchWork
 from triomq.client.pipeline.checkpoints import RUN
+from triomq.client.pipeline.core import spec as core_spec
 from triomq.client.pipeline.core.errors import ReadRefused, SpecError
 from triomq.client.pipeline.core.origin import DATE, VALUE
 from triomq.client.pipeline.dead_letters import DeadLetters
@@ -227,6 +228,34 @@ def test_dead_letters_come_back(spark: Any, running: Cluster, tmp_path: Path) ->
     assert (again.rows, sum(again.bad.values())) == (6, 6)
     found = lake(spark, tmp_path)
     assert sorted(row.id for row in found) == good(range(20))
+
+
+def test_a_backlog_is_read_in_batches_and_good_ones_write_no_dead_letters(
+    spark: Any, running: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.create_topic("Backlog", 1)
+    file = orders_file(tmp_path, running.namesrv, "Backlog")
+    spec = read_spec(file)
+    running.send("Backlog", orders(n for n in range(100) if n % 10 in (0, 1)))
+    monkeypatch.setattr(core_spec, "BATCH_BYTES", "1k")
+    written = []
+    append = ParquetTable.append
+
+    def noted(table: ParquetTable, frame: Any, batch: int) -> None:
+        written.append((VALUE in frame.columns, batch))
+        append(table, frame, batch)
+
+    monkeypatch.setattr(ParquetTable, "append", noted)
+    unlimited = attrs.evolve(spec.source, options={"maxRecordsPerPartition": "1000"})
+    pipeline = PipelineRun(spark, attrs.evolve(spec, source=unlimited))
+    pipeline.start()
+    rows = pipeline.wait().queries["rows"]
+    assert rows.good == 20
+    assert rows.batch >= 2
+    assert [batch for is_dead, batch in written if is_dead] == [0], (
+        "an earlier run may have left some"
+    )
+    assert [batch for is_dead, batch in written if not is_dead] == list(range(rows.batch + 1))
 
 
 @pytest.mark.loss

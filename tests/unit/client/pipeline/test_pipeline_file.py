@@ -376,6 +376,13 @@ def test_times_of_the_start_have_a_zone() -> None:
     }
 
 
+@pytest.mark.parametrize("given", ["maxOffsetsPerTrigger", "maxbytespertrigger"])
+def test_a_batch_has_a_limit(given: str) -> None:
+    source = SourceSpec(name_server="a:1", topics=("t",))
+    assert source.limit_options() == {"maxBytesPerTrigger": "256m"}
+    assert attrs.evolve(source, options={given: "1000"}).limit_options() == {}
+
+
 def test_init_writes_a_file_without_mistakes(tmp_path: Path) -> None:
     path = tmp_path / "orders.toml"
     write_file(str(path), 'orders"', "127.0.0.1:9876", force=False)

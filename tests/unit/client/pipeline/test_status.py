@@ -129,6 +129,24 @@ class Py4JError(Exception):
             Py4JError("o1.save\n at x\ntriomq.client.spark.errors.NotDelivered: 3 messages\n at y"),
             "3 messages; then start the pipeline again",
         ),
+        (
+            Py4JError(
+                "An error occurred while calling o1.save.\n: a.SparkException: aborted\n\tat x\n"
+                "Caused by: a.b.Wrapped$Exception: it failed\n\tat y\n"
+                "Caused by: java.io.IOException: No space left\n\t... 9 more"
+            ),
+            "java.io.IOException: No space left; remove the cause",
+        ),
+        (Py4JError("An error occurred while calling o1.save.\n: a.IOException: b\n\tat x"), "a.IO"),
+        (
+            Py4JError(
+                "An exception was thrown from the Python worker:\n"
+                "Traceback (most recent call last):\n  File x\nKeyError: 'a'\n"
+                "During handling of the above exception, another exception occurred:\n"
+                "Traceback (most recent call last):\n  File y\nzlib.Error: header"
+            ),
+            "zlib.Error: header; remove",
+        ),
         (OSError("disk full"), "disk full; remove the cause and start the pipeline again"),
         (KeyError(), "KeyError; remove the cause"),
     ],
