@@ -360,9 +360,8 @@ class Admin(OnlyAsync):
     async def topic_stats(self, topic: str) -> Answers[TopicStats]:
         """Return the first and next offsets of a topic's queues, by broker name."""
         code, header = RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=topic)
-        return await self._requests.fan_out(
-            await self.topic_brokers(topic),
-            lambda address: self._requests.body(TopicStats, address, code, header),
+        return await self._at_topic_brokers(
+            topic, lambda address: self._requests.body(TopicStats, address, code, header)
         )
 
     async def topic_groups(self, topic: str) -> list[str]:
@@ -377,7 +376,7 @@ class Admin(OnlyAsync):
         async def names(address: str) -> list[str]:
             return (await self._requests.body(GroupNames, address, code, header)).group_list
 
-        return await self._requests.fan_out(await self.topic_brokers(topic), names)
+        return await self._at_topic_brokers(topic, names)
 
     # --- groups
 
@@ -451,6 +450,14 @@ class Admin(OnlyAsync):
         leaders = await self.leaders()
         answers = await self._requests.fan_out(leaders, call)
         return await self._missing.names_beside(leaders, answers)
+
+    async def _at_topic_brokers(
+        self, topic: str, call: Callable[[str], Awaitable[T]]
+    ) -> Answers[T]:
+        """Run ``call(address)`` for every broker of a topic; one that left may have it, too."""
+        brokers = await self.topic_brokers(topic)
+        answers = await self._requests.fan_out(brokers, call)
+        return await self._missing.names_beside(brokers, answers)
 
     async def consumer_connections(
         self, group: str, address: str | None = None

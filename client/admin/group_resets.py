@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers, read_body
+from triomq.client.admin.missing_brokers import names_beside, with_missing
 from triomq.client.core.errors import BrokerFailed, GroupOffline
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
@@ -51,6 +52,13 @@ async def reset(
         return await write_offsets(admin, header, name, address)
 
     return await admin.for_each(brokers.values(), reset_at)
+
+
+async def reset_everywhere(admin: Admin, header: ResetOffsetHeader) -> Answers[Offsets]:
+    """Make each broker of the topic move the group; one that left may have it, too."""
+    brokers = await admin.topic_brokers(header.topic)
+    answers = await reset(admin, header, brokers)
+    return with_missing(answers, names_beside(brokers, await admin.missing_brokers()))
 
 
 async def write_offsets(

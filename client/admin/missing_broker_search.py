@@ -16,7 +16,7 @@ import trio
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.errors import BrokerMissing
-from triomq.client.admin.missing_brokers import DISPLACED, MissingBroker, with_missing
+from triomq.client.admin.missing_brokers import DISPLACED, MissingBroker, names_beside, with_missing
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.core.errors import TrioMQError
 from triomq.remoting.client.name_servers import FIRST_SECONDS
@@ -71,11 +71,7 @@ class MissingSearch:
 
     async def names_beside(self, present: Collection[str], answers: Answers[T]) -> Answers[T]:
         """Add a failure for each name of which no process is left to answers by broker name."""
-        missing = await self.find() or ()
-        return with_missing(
-            answers,
-            {one.name: one for one in missing if one.name not in present or one.leave == DISPLACED},
-        )
+        return with_missing(answers, names_beside(present, await self.find()))
 
     async def forget(self, name: str) -> Answers[Command]:
         """Make every name server forget the missing brokers of a name. Raises: BrokerMissing."""

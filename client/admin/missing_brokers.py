@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TypeVar
 
 import attrs
@@ -61,6 +61,15 @@ class BrokerLeft(TrioMQError):
             f"broker {broker.name}:{broker.id} is missing ({broker.since}): start it again, or, if"
             f" it is gone for good, `mqadmin broker forget {broker.name}`"
         )
+
+
+def names_beside(
+    present: Collection[str], missing: Iterable[MissingBroker] | None
+) -> dict[str, MissingBroker]:
+    """Return the names of which no process is left, or too many are."""
+    return {
+        one.name: one for one in missing or () if one.name not in present or one.leave == DISPLACED
+    }
 
 
 def with_missing(answers: Answers[T], missing: Mapping[str, MissingBroker]) -> Answers[T]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.errors import NotReadable
+from triomq.client.admin.missing_brokers import names_beside, with_missing
 from triomq.client.admin.resend.selection import (
     EXAMINED_MAX,
     KEPT_BYTES_MAX,
@@ -48,9 +49,12 @@ async def search(
         return found
 
     answers = await admin.for_each(queues, search_labelled)
+    if broker_name is None:
+        names = {queue.broker_name for queue in queues.values()}
+        answers = with_missing(answers, names_beside(names, await admin.missing_brokers()))
     failures: dict[str, str] = {}
     for label, reason in answers.reasons().items():
-        failures.setdefault(queues[label].broker_name, reason)
+        failures.setdefault(queues[label].broker_name if label in queues else label, reason)
     searches = {queues[label]: found for label, found in answers.some().items()}
     return together(searches, selection, failures)
 

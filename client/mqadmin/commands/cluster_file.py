@@ -284,6 +284,7 @@ def applied(found: Comparison, outcomes: Iterable[StepOutcome], *, at_end: int =
         for action in SIGNS
     }
     unchanged = found.plan.unchanged + at_end
+    only_silent = len(failures) == len(found.answers.failures)
     table = table_of(
         rows,
         {
@@ -309,7 +310,8 @@ def applied(found: Comparison, outcomes: Iterable[StepOutcome], *, at_end: int =
         },
         blocks=[*([table] if rows else []), line, *unnamed_line(found.plan)],
         failures=failures,
-        asked=found.asked + len(rows),
+        # Brokers are counted; where steps failed, their parts are, since something was done.
+        asked=found.asked + (0 if only_silent else len(rows)),
         notes=found.notes,
     )
 

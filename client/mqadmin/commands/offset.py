@@ -8,7 +8,7 @@ import attrs
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
-from triomq.client.admin.group_resets import END_OF_QUEUE, Offsets, reset
+from triomq.client.admin.group_resets import END_OF_QUEUE, Offsets, reset, reset_everywhere
 from triomq.client.admin.known_groups import check_group, is_new
 from triomq.client.admin.times import instant_ms
 from triomq.client.mqadmin.core.command import (
@@ -53,12 +53,7 @@ async def reset_by_time(admin: Admin, options: Values) -> Result:
         raise UsageError("-o/--offset needs -q/--queue: an offset belongs to one queue")
     if queue_id is not None and address is None:
         raise UsageError("-q/--queue needs -b/--broker: every broker has a queue of that number")
-    brokers = await admin.topic_brokers(topic)
     await check_group(admin, group, NEW_GROUP)
-    if address is not None:
-        brokers = {name: known for name, known in brokers.items() if known == address} or {
-            address: address
-        }
     header = ResetOffsetHeader(
         group,
         topic,
@@ -67,7 +62,11 @@ async def reset_by_time(admin: Admin, options: Values) -> Result:
         -1 if queue_id is None else queue_id,
         offset,
     )
-    return reset_result(group, topic, await reset(admin, header, brokers))
+    if address is None:
+        return reset_result(group, topic, await reset_everywhere(admin, header))
+    brokers = await admin.topic_brokers(topic)
+    name = next((name for name, known in brokers.items() if known == address), address)
+    return reset_result(group, topic, await reset(admin, header, {name: address}))
 
 
 async def skip_accumulated(admin: Admin, options: Values) -> Result:
@@ -75,8 +74,7 @@ async def skip_accumulated(admin: Admin, options: Values) -> Result:
     force = options.maybe_flag("force") is not False
     header = ResetOffsetHeader(group, topic, END_OF_QUEUE, force)
     await check_group(admin, group, NEW_GROUP)
-    answers = await reset(admin, header, await admin.topic_brokers(topic))
-    return reset_result(group, topic, answers)
+    return reset_result(group, topic, await reset_everywhere(admin, header))
 
 
 async def clone(admin: Admin, options: Values) -> Result:

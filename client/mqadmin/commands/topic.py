@@ -55,6 +55,7 @@ async def topic_list(admin: Admin, options: Values) -> Result:
     if not options.flag("clusterModel"):
         return Result(document={"topics": topics}, blocks=topics)
     silent: dict[str, str] = {}
+    asked = set(await admin.leaders())
 
     async def rows_of(topic: str) -> list[dict[str, str | None]]:
         clusters = sorted({data.cluster for data in (await admin.route(topic)).broker_datas})
@@ -76,8 +77,7 @@ async def topic_list(admin: Admin, options: Values) -> Result:
         document={"topics": flat},
         blocks=[table_of(flat, columns)],
         failures=failures,
-        # The name server that named the topics, and the brokers.
-        asked=1 + len((await admin.leaders()).keys() | failures.keys()),
+        asked=len(asked | failures.keys()),
     )
 
 

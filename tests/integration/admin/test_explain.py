@@ -342,24 +342,9 @@ async def test_groups_above_a_limit_end_with_exit_code_1(cluster: InProcessClust
     assert failed(await lag("--alert", 3, "-g", "biling"), 4, "no broker knows group 'biling'")
 
 
-async def test_a_silent_broker_is_named_and_the_others_are_asked(
-    cluster: InProcessCluster,
-) -> None:
+async def test_a_silent_broker_may_have_what_no_other_has(cluster: InProcessCluster) -> None:
     namesrv = ("-n", cluster.namesrv_address, "--timeout", 2)
-    async with (
-        Producer(cluster.namesrv_address, group="shop") as producer,
-        consumer(cluster, "billing") as member,
-    ):
-        receipt = await producer.send("orders", b"x")
-        await (await anext(member)).ack()
-    async with silent_broker(cluster.namesrv_address, ["orders"]) as silent:
-        done = await mqadmin("message", "explain", receipt.message_id, *namesrv, "--json")
-        assert done.code == 3
-        assert done.document["messages"][0]["groups"][0]["state"] == "passed"
-        assert silent in done.document["failures"]["ghost"]
+    async with silent_broker(cluster.namesrv_address, ["orders"]):
         done = await mqadmin("message", "explain", "nothing", "-t", "orders", *namesrv)
         assert (done.code, "No broker that answered has" in done.out) == (3, True)
-        done = await mqadmin("group", "why", "billing", "--seconds", 1, *namesrv)
-        assert done.code == 3
-        assert "broker-silent" in done.out
         assert (await mqadmin("group", "lag", "--alert", 100, *namesrv)).code == 3

@@ -348,14 +348,9 @@ async def test_sums_say_what_they_lack_and_answers_count_brokers(
         await mqadmin("group", "skip", "-g", group, "-t", "orders", *namesrv)
     topics = ["orders", "%RETRY%one", "%RETRY%two"]
     async with silent_broker(cluster.namesrv_address, topics):
-        for words, count in (
-            (("group", "lag"), "2 of 3"),
-            (("topic", "stats"), "2 of 3"),
-            (("topic", "list", "-c"), "3 of 4"),
-        ):
-            done = await mqadmin(*words, *namesrv, "--timeout", 3)
-            assert done.code == 3
-            assert done.err.startswith(f"mqadmin: warning: {count} answered, the output is"), done
+        done = await mqadmin("topic", "stats", *namesrv, "--timeout", 3)
+        assert done.code == 3
+        assert done.err.startswith("mqadmin: warning: 2 of 3 answered, the output is"), done
         done = await mqadmin("group", "lag", *namesrv, "--timeout", 3)
         assert {row[0].strip(): row[-1].strip() for row in done.rows}["one"] == "0+"
         done = await mqadmin("group", "lag", "-g", "one", *namesrv, "--timeout", 3)

@@ -106,7 +106,7 @@ RETRIED = sample(5.0, q0=(110, 80), q1=(110, 80), q2=(110, 80), q3=(110, 80), re
         (
             "no-member",
             Level.PROBLEM,
-            {"members": {}, "running": {}},
+            {"members": {}, "running": {}, "silent_brokers": {"broker-b": "no answer"}},
             {"members": {}, "running": {}, "second": NO_BACKLOG},
         ),
         ("dead-letters", Level.PROBLEM, {"dead": dead(50, 50)}, {"dead": dead(0, 50)}),
