@@ -61,6 +61,12 @@ def test_compose_v2_merges_the_file_with_users_and_tls(loader: Path) -> None:
     assert commands["broker-a"][0] == "mqbroker"  # behind the entry point of the second file
 
 
+def test_compose_v2_loads_the_file_with_controllers(loader: Path) -> None:
+    done = load(loader, FILE.with_name("docker-compose.failover.yml"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["namesrv-2"] == ["-DcontrollerDLegerSelfId=n2"]
+
+
 def test_the_loader_refuses_what_compose_refuses(loader: Path, tmp_path: Path) -> None:
     broken = tmp_path / "docker-compose.yml"
     broken.write_text(FILE.read_text().replace("read_only:", "read_onli:"))

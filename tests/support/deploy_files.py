@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from processes import running
 
 from triomq.broker.command_line import broker_parser
 from triomq.broker.config import BrokerConfig
@@ -60,7 +66,11 @@ def compose_file(name: str = "docker-compose.yml", **environment: str) -> dict[s
 
 
 def words_of(
-    container: dict[str, Any], hostname: str, folder: Path, program: str = "mqbroker"
+    container: dict[str, Any],
+    hostname: str,
+    folder: Path,
+    program: str = "mqbroker",
+    variables: Mapping[str, str] | None = None,
 ) -> list[str]:
     """The command line of a container, its shell script run with a stand-in that prints what it is
     called with.
@@ -71,7 +81,66 @@ def words_of(
     stand_in = folder / program
     stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" {program} "$@"\n')
     stand_in.chmod(0o755)
-    environment = {"PATH": f"{folder}:/usr/bin:/bin", "HOSTNAME": hostname, "NAMESPACE": "mq"}
+    known = {"PATH": f"{folder}:/usr/bin:/bin", "HOSTNAME": hostname, "NAMESPACE": "mq"}
+    environment = {**(variables or {}), **known}
     return subprocess.run(
         words, env=environment, capture_output=True, text=True, check=True
     ).stdout.splitlines()
+
+
+def rendered(overlay: str, folder: Path) -> list[dict[str, Any]]:
+    """What ``kubectl apply -k`` of an overlay sends; the kustomizations are copied to ``folder``
+    unless they are there.
+    """
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is missing: it renders the overlay")
+    for name in ("kubernetes", overlay):
+        shutil.copytree(
+            DEPLOY / name, folder / name, ignore=shutil.ignore_patterns("files"), dirs_exist_ok=True
+        )
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(folder / overlay)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@contextlib.contextmanager
+def service_process(
+    service: Mapping[str, Any],
+    folder: Path,
+    port: int,
+    *options: str,
+    conf: Path = DEPLOY / "conf",
+    addresses: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A service of a compose file as a process here, its files below ``folder``; ``addresses``:
+    those of other services -> those of here.
+    """
+
+    def here(text: str) -> str:
+        for name, address in {"/etc/triomq": str(conf), **(addresses or {})}.items():
+            text = text.replace(name, address)
+        return text
+
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {name: here(text) for name, text in service.get("environment", {}).items()}
+    words = [here(word) for word in (*service["entrypoint"], *service["command"])]
+    words += [f"-DlistenPort={port}", "-DmonitorPort=0", "-DbindAddress=127.0.0.1", *options]
+    with running(
+        words,
+        folder / "log",
+        port=port,
+        env={"PATH": path, "HOME": str(folder), **environment},
+    ) as process:
+        yield process
+
+
+def broker_options(folder: Path) -> list[str]:
+    """Options of a broker of a compose file that runs here."""
+    return [
+        "-DbrokerIP1=127.0.0.1",
+        "-DbrokerIP2=127.0.0.1",
+        "-DgrpcServerPort=0",
+        f"-DstorePathRootDir={folder / 'store'}",
+    ]

@@ -6,21 +6,25 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-import yaml
-from deploy_files import DEPLOY, compose_file, config_of, proxy_of, words_of
+from deploy_files import (
+    DEPLOY,
+    broker_options,
+    compose_file,
+    config_of,
+    proxy_of,
+    rendered,
+    service_process,
+    words_of,
+)
 from mqadmin_calls import mqadmin
-from processes import free_port, running
+from processes import free_port
 
 from triomq import (
     ClientSettings,
@@ -37,7 +41,7 @@ from triomq.remoting.tls.client import Tls
 from triomq.remoting.tls.security_settings import TlsMode
 
 SECURITY = "/etc/triomq/security"
-OVERLAY = DEPLOY / "kubernetes-secure"
+OVERLAY = "kubernetes-secure"
 
 
 def secured(name: str) -> dict[str, Any]:
@@ -88,45 +92,25 @@ def test_compose_gives_every_server_users_and_tls(tmp_path: Path) -> None:
         assert not re.search("secretKey|password", str(service))
 
 
-@contextlib.contextmanager
-def server(
-    name: str, folder: Path, conf: Path, port: int, *more: str, **environment: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A service of the compose files as a process here."""
-    service = secured(name)
-    words = [word.replace("/etc/triomq", str(conf)) for word in service["entrypoint"]]
-    words += [word.replace("/etc/triomq", str(conf)) for word in service["command"]]
-    programs = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": str(folder / name),
-    }
-    own = [f"-DlistenPort={port}", "-DmonitorPort=0", "-DbindAddress=127.0.0.1", *more]
-    with running(
-        [*words, *own],
-        folder / f"{name}.log",
-        port=port,
-        env={**programs, **environment},
-    ) as process:
-        yield process
-
-
 def test_the_compose_cluster_serves_who_has_credentials_and_nobody_else(tmp_path: Path) -> None:
     conf = made_files(tmp_path / "conf", "localhost,127.0.0.1")
     ports = {name: free_port(span=3) for name in ("namesrv-1", "broker-a", "broker-a-slave")}
     address = f"127.0.0.1:{ports['namesrv-1']}"
-    kv = f"-DkvConfigPath={tmp_path / 'kv.json'}"
+    addresses = {"namesrv-1:9876;namesrv-2:9876": address}
     with contextlib.ExitStack() as stack:
-        started = [stack.enter_context(server("namesrv-1", tmp_path, conf, ports["namesrv-1"], kv))]
-        for name in ("broker-a", "broker-a-slave"):
+        started = []
+        for name, port in ports.items():
+            folder = tmp_path / name
             own = (
-                "-DbrokerIP1=127.0.0.1",
-                "-DbrokerIP2=127.0.0.1",
-                "-DgrpcServerPort=0",
-                f"-DstorePathRootDir={tmp_path / name / 'store'}",
+                [f"-DkvConfigPath={folder / 'kv.json'}"]
+                if name == "namesrv-1"
+                else broker_options(folder)
             )
             started.append(
                 stack.enter_context(
-                    server(name, tmp_path, conf, ports[name], *own, NAMESRV_ADDR=address)
+                    service_process(
+                        secured(name), folder, port, *own, conf=conf, addresses=addresses
+                    )
                 )
             )
         secrets = read_credentials(conf / "security" / "administrator.yml")
@@ -178,22 +162,10 @@ async def send_and_read(address: str, security: Path) -> None:
                 await producer.send("orders", b"y")
 
 
-def rendered(tmp_path: Path) -> list[dict[str, Any]]:
-    """What ``kubectl apply -k`` of the overlay would send."""
-    if shutil.which("kubectl") is None:
-        pytest.skip("kubectl is missing: it renders the overlay")
-    for name in ("kubernetes", OVERLAY.name):
-        shutil.copytree(DEPLOY / name, tmp_path / name, ignore=shutil.ignore_patterns("files"))
+def rendered_with_secrets(tmp_path: Path) -> list[dict[str, Any]]:
     conf = made_files(tmp_path / "conf", "localhost")
-    shutil.copytree(conf / "security", tmp_path / OVERLAY.name / "files")
-    done = subprocess.run(
-        ["kubectl", "kustomize", str(tmp_path / OVERLAY.name)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    shutil.copytree(conf / "security", tmp_path / OVERLAY / "files")
+    return rendered(OVERLAY, tmp_path)
 
 
 def mounted(container: dict[str, Any], pod: dict[str, Any], secrets: Any, root: Path) -> None:
@@ -211,7 +183,7 @@ def mounted(container: dict[str, Any], pod: dict[str, Any], secrets: Any, root: 
 
 @pytest.mark.feature("199a")
 def test_the_overlay_gives_every_pod_its_secrets_as_files(tmp_path: Path) -> None:
-    documents = rendered(tmp_path)
+    documents = rendered_with_secrets(tmp_path)
     secrets = {
         each["metadata"]["name"]: each["data"] for each in documents if each["kind"] == "Secret"
     }
@@ -244,13 +216,13 @@ def test_the_overlay_gives_every_pod_its_secrets_as_files(tmp_path: Path) -> Non
 @pytest.mark.feature("199a")
 def test_the_manifests_fit_the_schemas_of_kubernetes(tmp_path: Path) -> None:
     schemas = pytest.importorskip("kubernetes_validate")
-    for document in rendered(tmp_path):
+    for document in rendered_with_secrets(tmp_path):
         schemas.validate(document, schemas.latest_version(), strict=True)
 
 
 @pytest.mark.feature("199a")
 def test_the_policies_let_clients_and_the_other_broker_in(tmp_path: Path) -> None:
-    documents = rendered(tmp_path)
+    documents = rendered_with_secrets(tmp_path)
     policies = [each["spec"] for each in documents if each["kind"] == "NetworkPolicy"]
     pods = [
         each["spec"]["template"]
