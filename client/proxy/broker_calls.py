@@ -26,6 +26,7 @@ from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request
+from triomq.remoting.protocol.refused_sends import is_refused_for_now
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,12 @@ class BrokerCalls:
         if address is None:
             address = await self._missing_master(broker_name)
         try:
-            return await self.call(address, command, timeout, deadline)
+            answer = await self.call(address, command, timeout, deadline)
+            if is_refused_for_now(answer.code, answer.remark):  # it may be a slave now
+                self.on_failed(address)
+                with trio.move_on_at(deadline):
+                    await self.list_brokers()
+            return answer
         except ConnectFailed:
             with trio.move_on_at(deadline):
                 await self.list_brokers()

@@ -7,8 +7,10 @@ grpc/v2/transaction/EndTransactionActivity.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import attrs
+import trio
 
 from triomq.remoting.core.errors import ConnectFailed, RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
@@ -60,9 +62,12 @@ from triomq.remoting.protocol.ids import decode_offset_message_id
 from triomq.remoting.protocol.message_properties import properties_text
 from triomq.remoting.protocol.names import DEFAULT_TOPIC
 from triomq.remoting.protocol.recall_handle import RecallHandle
+from triomq.remoting.protocol.refused_sends import is_refused_for_now
 from triomq.remoting.server.turns import Turns, in_turns
 
 SEND_SECONDS = 3.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 0.5
+"""While no master takes a message."""
 MESSAGES_AT_ONCE = 64
 """Messages of a request that are stored in a turn: some milliseconds."""
 RECALL_SECONDS = 2.0
@@ -195,9 +200,33 @@ class Sending:
         queues: WritableQueues,
         call: CallContext,
     ) -> SendResultEntry:
+        """Send a message. While no master takes it, and nothing is stored, wait for the next one:
+        official clients try three times in milliseconds, and half messages once.
+        """
+        ends = trio.current_time() + min(SEND_SECONDS, call.time_left())
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            entry, again = await self._send_once(client, sent, message, queues, call)
+            if not again or trio.current_time() + pause >= ends:
+                return entry
+            await trio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            with suppress(Refused):  # no route, or no writable queue, for the moment
+                queues = await self._writable(sent.topic)
+
+    async def _send_once(
+        self,
+        client: KnownClient,
+        sent: SentMessage,
+        message: pb.Message,
+        queues: WritableQueues,
+        call: CallContext,
+    ) -> tuple[SendResultEntry, bool]:
         """Send to the queue of the message's group, or to the next one.
 
-        A message without a group goes to another broker if one cannot be reached: nothing was sent.
+        A message without a group goes to another broker if one has no master: nothing is stored.
+
+        Returns: the entry, and whether no broker had a master.
         """
         message_id = message.system_properties.message_id
         group = message.system_properties.message_group
@@ -205,15 +234,16 @@ class Sending:
         while True:
             broker_name, queue_id = queues.at(place)
             try:
-                return await self._send_to(broker_name, queue_id, client, sent, message_id, call)
+                entry, again = await self._send_to(
+                    broker_name, queue_id, client, sent, message_id, call
+                )
             except RemotingError as error:
-                refused = refused_by_network(error)
-                again = not group and isinstance(error, ConnectFailed) and call.time_left() > 0
+                entry = refused_entry(refused_by_network(error), message_id)
+                again = isinstance(error, ConnectFailed | Refused)
             queues = queues.without(broker_name)
-            if not again or not queues:
-                break
+            if group or not again or not queues or call.time_left() <= 0:
+                return entry, again
             place = self._turn % len(queues)
-        return refused_entry(refused, message_id)
 
     async def _send_to(
         self,
@@ -223,14 +253,18 @@ class Sending:
         sent: SentMessage,
         message_id: str,
         call: CallContext,
-    ) -> SendResultEntry:
-        """Send to a queue; return what its broker says. Raises: RemotingError."""
+    ) -> tuple[SendResultEntry, bool]:
+        """Send to a queue; return what its broker says, and whether it takes nothing for now.
+
+        Raises: RemotingError.
+        """
         header = send_header(sent, broker_name, queue_id)
         command = new_request(RequestCode.SEND_MESSAGE_V2, header, sent.body)
         command.language = client.language
         answer = await client.link.invoke(broker_name, command, min(SEND_SECONDS, call.time_left()))
         place = answer.header(SendMessageResponseHeader) if answer.code in STORED else None
-        return result_entry(sent, broker_name, message_id, answer.code, answer.remark, place)
+        entry = result_entry(sent, broker_name, message_id, answer.code, answer.remark, place)
+        return entry, is_refused_for_now(answer.code, answer.remark)
 
     # Transactions
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.refused_sends import is_refused_for_now
 
 _CODES: dict[int, int] = {
     ResponseCode.SUCCESS: pb.Code.OK,
@@ -89,6 +90,8 @@ def refused_by_broker(code: int, remark: str | None) -> Refused:
     refused = _CODES.get(code, pb.Code.INTERNAL_SERVER_ERROR)
     if code == ResponseCode.NO_PERMISSION and remark.lower().startswith(_NOT_AUTHORIZED):
         refused = pb.Code.UNAUTHORIZED
+    elif is_refused_for_now(code, remark):  # clients wait before they try this again
+        refused = pb.Code.TOO_MANY_REQUESTS
     elif code == ResponseCode.MESSAGE_ILLEGAL and remark.startswith(_WRONG_TYPE):
         refused = pb.Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     elif code == ResponseCode.MESSAGE_ILLEGAL and remark.startswith(_WRONG_TIME):

@@ -83,6 +83,28 @@ async def test_sends_go_on_while_routes_have_a_broker_that_is_gone(tmp_path: Pat
             assert sent.status.code == Code.OK, sent
 
 
+async def test_a_send_waits_for_a_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No broker is there for longer than three attempts of a client take."""
+    monkeypatch.setattr("triomq.remoting.messaging.sending.SEND_SECONDS", 60.0)
+    async with proxied_cluster(tmp_path) as cluster, cluster.proxy() as proxy:
+        client = proxy.client()
+        assert (await client.send(client.message(b"before"))).status.code == Code.OK
+        await cluster.stop_broker("broker-b")
+        await cluster.stop_broker("broker-a")
+        answers = []
+
+        async def send() -> None:
+            waiting = rpc.SendMessageRequest(messages=[client.message(b"waits")])
+            answers.append(await client.call("SendMessage", waiting, timeout=60))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await trio.sleep(0.2)
+            assert answers == []
+            await cluster.start_broker("broker-a")
+        assert answers[0].status.code == Code.OK
+
+
 @asynccontextmanager
 async def gone_broker(namesrv: str) -> AsyncIterator[str]:
     """Register a broker with the topic at an address where nothing listens; yield its name."""

@@ -14,6 +14,7 @@ from triomq.remoting.messaging.status_codes import (
     unknown_topic,
 )
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.refused_sends import NOT_CONFIRMED, TOO_FEW
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,8 @@ def test_codes_of_brokers(code: int, expected: int) -> None:
         (ResponseCode.NO_PERMISSION, "User:a has no permission to access", Code.UNAUTHORIZED),
         (ResponseCode.NO_PERMISSION, "the topic[t] sending is forbidden", Code.FORBIDDEN),
         (ResponseCode.SYSTEM_ERROR, "User:a is disabled.", Code.INTERNAL_SERVER_ERROR),
+        (ResponseCode.SYSTEM_ERROR, f"{TOO_FEW} (1 of 2)", Code.TOO_MANY_REQUESTS),
+        (ResponseCode.SYSTEM_ERROR, NOT_CONFIRMED, Code.INTERNAL_SERVER_ERROR),
         (
             ResponseCode.MESSAGE_ILLEGAL,
             "current message type not match with topic accept message types: topic",
