@@ -360,8 +360,9 @@ class Admin(OnlyAsync):
     async def topic_stats(self, topic: str) -> Answers[TopicStats]:
         """Return the first and next offsets of a topic's queues, by broker name."""
         code, header = RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic=topic)
-        return await self._at_topic_brokers(
-            topic, lambda address: self._requests.body(TopicStats, address, code, header)
+        return await self._at(
+            await self.topic_brokers(topic),
+            lambda address: self._requests.body(TopicStats, address, code, header),
         )
 
     async def topic_groups(self, topic: str) -> list[str]:
@@ -376,7 +377,7 @@ class Admin(OnlyAsync):
         async def names(address: str) -> list[str]:
             return (await self._requests.body(GroupNames, address, code, header)).group_list
 
-        return await self._at_topic_brokers(topic, names)
+        return await self._at(await self.topic_brokers(topic), names)
 
     # --- groups
 
@@ -428,7 +429,7 @@ class Admin(OnlyAsync):
             table = await self._requests.body(SubscriptionGroupTable, address, code)
             return sorted(table.subscription_group_table)
 
-        return await self._at_leaders(names)
+        return await self._at(await self.leaders(), names)
 
     async def consume_stats(self, group: str, topic: str | None = None) -> Answers[ConsumeStats]:
         """Return a group's offsets per queue, by broker name.
@@ -443,20 +444,11 @@ class Admin(OnlyAsync):
             except (GroupNotFound, TopicNotFound):
                 return ConsumeStats()
 
-        return await self._at_leaders(stats)
+        return await self._at(await self.leaders(), stats)
 
-    async def _at_leaders(self, call: Callable[[str], Awaitable[T]]) -> Answers[T]:
-        """Run ``call(address)`` for every broker name; one without any process is a failure."""
-        leaders = await self.leaders()
-        answers = await self._requests.fan_out(leaders, call)
-        return await self._missing.names_beside(leaders, answers)
-
-    async def _at_topic_brokers(
-        self, topic: str, call: Callable[[str], Awaitable[T]]
-    ) -> Answers[T]:
-        """Run ``call(address)`` for every broker of a topic; one that left may have it, too."""
-        brokers = await self.topic_brokers(topic)
-        answers = await self._requests.fan_out(brokers, call)
+    async def _at(self, brokers: dict[str, str], ask: Callable[[str], Awaitable[T]]) -> Answers[T]:
+        """Run ``ask(address)`` for each broker; one that left is a failure."""
+        answers = await self._requests.fan_out(brokers, ask)
         return await self._missing.names_beside(brokers, answers)
 
     async def consumer_connections(
