@@ -326,7 +326,7 @@ def open_services(
         acting_records=records,
         access=access,
         plain_acl=plain_acl,
-        quotas=Quotas(config.quotas) if config.quotas else None,
+        quotas=Quotas(config.live.quotas) if config.live.quotas else None,
         notes=decision_notes(config, access, audit, plain_acl),
     )
 

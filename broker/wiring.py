@@ -309,6 +309,7 @@ def open_server(
             topics,
             SavedSettings.open(config.saved_settings_path()),
             store,
+            services.quotas,
         ),
         # A handler that shows figures of the server that calls it.
         runtime=RuntimeFigures(

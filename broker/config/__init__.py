@@ -22,7 +22,6 @@ from triomq.broker.config.replication_settings import ReplicationSettings
 from triomq.broker.config.store_settings import StoreSettings
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.pop.pop_settings import PopSettings
-from triomq.broker.services.quotas import QUOTAS, Quota
 from triomq.broker.services.table_limits import BrokerTableLimits
 from triomq.broker.services.timers.timer_settings import TimerSettings
 from triomq.remoting.access.access_settings import AccessSettings, PlainAclSettings
@@ -267,16 +266,6 @@ class BrokerConfig:
     security: SecuritySettings = group(SecuritySettings)
     access: AccessSettings = group(AccessSettings)
     plain_acl: PlainAclSettings = group(PlainAclSettings)
-    quotas: tuple[Quota, ...] = setting(
-        "quotas",
-        QUOTAS,
-        (),
-        "most sends and reads a second: 'User:shop requests=100; Topic:orders messages=500"
-        " bytes=1000000; Group:* requests=50'; a name with * is a prefix, and each name that it"
-        " covers has its own; empty: none",
-        default_text="empty",
-        own=True,
-    )
     audit: AuditSettings = group(AuditSettings)
     endpoint: EndpointSettings = group(EndpointSettings)
     replication: ReplicationSettings = group(ReplicationSettings)

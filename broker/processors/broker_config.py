@@ -16,6 +16,7 @@ import attrs
 from triomq.broker.config import BrokerConfig
 from triomq.broker.config.retention_settings import RetentionSettings
 from triomq.broker.services.live_settings import LiveSettings
+from triomq.broker.services.quotas import Quotas
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
@@ -55,6 +56,7 @@ class BrokerConfigRequests:
     topics: Topics
     saved: SavedSettings
     store: MessageStore
+    quotas: Quotas | None
 
     def get(self, request: Request) -> Response:
         """Return all settings that are in effect, in the form of a properties file."""
@@ -80,8 +82,10 @@ class BrokerConfigRequests:
         permission_before = self.live.broker_permission
         # Computed again: another request may have changed the configuration during the save.
         self.config = self._changed(wanted)
-        for name, value in attrs.asdict(self.config.live).items():
+        for name, value in attrs.asdict(self.config.live, recurse=False).items():
             setattr(self.live, name, value)
+        if self.quotas is not None and "quotas" in keys:
+            self.quotas.replace(self.live.quotas)
         for key in keys:
             logger.info("%s set to %s by %s", key, texts[key], request.connection.peer_text)
         if not STORE_KEYS.isdisjoint(keys):
@@ -123,6 +127,8 @@ class BrokerConfigRequests:
         if loaded.warnings:
             raise Rejected(ResponseCode.SYSTEM_ERROR, "; ".join(loaded.warnings))
         fixed = sorted({entry.key for entry in entries} - LIVE_KEYS - STORE_KEYS)
+        if self.quotas is None and any(entry.key == "quotas" for entry in entries):
+            fixed.append("quotas, at a broker that was started without any")
         if fixed:
             remark = (
                 f"{', '.join(fixed)}: takes effect at a start only; write it into the broker's file"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.remoting.core.settings import LONG_MAX, flag, number
+from triomq.broker.services.quotas import QUOTAS, Quota
+from triomq.remoting.core.settings import LONG_MAX, flag, number, setting
 
 
 @attrs.define(kw_only=True)
@@ -115,6 +116,16 @@ class LiveSettings:
         "allowRecallWhenBrokerNotWriteable",
         True,
         "let them do so as well while brokerPermission allows no writes",
+    )
+    quotas: tuple[Quota, ...] = setting(
+        "quotas",
+        QUOTAS,
+        (),
+        "most sends and reads a second: 'User:shop requests=100; Topic:orders messages=500"
+        " bytes=1000000; Group:* requests=50'; a name with * is a prefix, and each name that it"
+        " covers has its own; empty: none",
+        default_text="empty",
+        own=True,
     )
 
     @property

@@ -106,11 +106,17 @@ class Quotas:
     """The buckets of one broker."""
 
     quotas: Sequence[Quota]
+    """Change them by ``replace`` only."""
     refused: Counter[tuple[str, str]] = attrs.field(factory=Counter, init=False)
     """(quota as its subject and name, unit) -> requests."""
     _buckets: dict[tuple[Subject, str], tuple[Quota, dict[Unit, TokenBucket]] | None] = attrs.field(
         factory=dict, init=False
     )
+
+    def replace(self, quotas: Sequence[Quota]) -> None:
+        """Count by other quotas from now on, and forget what was used."""
+        self.quotas = quotas
+        self._buckets.clear()
 
     def refusal(self, use: Use, now: float) -> str:
         """Return why a request is refused, and count it; an empty text lets it in, and spends.

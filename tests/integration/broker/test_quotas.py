@@ -8,10 +8,13 @@ import pytest
 import trio
 from access_callers import ROOT, SETTINGS, Caller
 from brokers import running_broker
+from grpc_broker import TOPIC, grpc_broker
 from hooked_cluster import hooked_cluster
+from mqadmin_calls import mqadmin
 
 from triomq.client import BusyBackoff, Producer, ProducerSettings
 from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
 from triomq.remoting.protocol.codes import RequestCode as Code
@@ -109,3 +112,43 @@ async def test_our_producer_waits_and_sends_everything(tmp_path: Path) -> None:
             with trio.fail_after(60):
                 for number in range(30):
                     await producer.send("T", b"%d" % number)
+
+
+async def test_quotas_change_at_run_time_at_a_broker_that_has_some(tmp_path: Path) -> None:
+    settings = {"quotas": "Topic:OTHER messages=1", "grpcServerPort": 0}
+    async with running_broker(tmp_path, **settings) as broker:
+
+        async def found(count: int) -> list[int]:
+            return await trio.to_thread.run_sync(
+                codes, broker.address, [send("TA", batch=50)] * count
+            )
+
+        async def change(quotas: str) -> None:
+            change = ("broker", "set", "-b", broker.address, "-n", "127.0.0.1:1")
+            done = await mqadmin(*change, "-k", "quotas", "-v", quotas)
+            assert done.code == 0, done
+
+        assert await found(2) == [0, 0]
+        await change("Topic:TA messages=1")
+        assert await found(2) == [0, int(ResponseCode.SYSTEM_BUSY)]
+        await change("")
+        assert await found(2) == [0, 0]
+
+
+async def test_the_first_quotas_of_a_broker_need_a_start(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as broker:
+        change = ("broker", "set", "-b", broker.address, "-n", "127.0.0.1:1")
+        done = await mqadmin(*change, "-k", "quotas", "-v", "Topic:TA messages=1")
+        assert done.code != 0
+        assert "started without any" in done.err
+
+
+async def test_a_client_over_grpc_beyond_the_quota_is_told_too_many_requests(
+    tmp_path: Path,
+) -> None:
+    """The code at which official clients of RocketMQ 5 wait before they try again."""
+    async with grpc_broker(tmp_path, quotas=f"Topic:{TOPIC} bytes=1") as broker:
+        client = broker.client()
+        large = client.message(bytes(10_000))  # leaves a debt of hours
+        found = [(await client.send(large)).status.code for _ in range(2)]
+        assert found == [pb.Code.OK, pb.Code.TOO_MANY_REQUESTS]
