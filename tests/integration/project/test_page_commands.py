@@ -51,6 +51,7 @@ OTHERS = {
     "/opt/triomq/bin/mqconsole": "tests/integration/console/test_console_process.py",
     "install": "as systemctl",
     "mkdir": "a folder for secrets",
+    "tar": "test_a_broker_is_copied_to_another_folder",
     "python3": "a new environment; the zip: tests/integration/spark/test_shipping.py",
     "/opt/triomq/bin/pip": "tests/integration/project/test_packaging.py",
     "pip": "tests/integration/project/test_packaging.py",
@@ -444,6 +445,55 @@ def test_a_local_cluster(page: str, line: str, shell: Shell) -> None:
         f"mqadmin clusterList -n 127.0.0.1:{namesrv}",
         "broker-b" if "--brokers 2" in of(page, line) else "broker-a",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.feature("200b")
+def test_a_broker_is_copied_to_another_folder(shell: Shell) -> None:
+    """A backup and its restore, as another machine would do it: another folder, another port."""
+    page, namesrv = "docs/operations.md", f"127.0.0.1:{shell.ports['9876']}"
+    old, new = shell.home / "old", shell.home / "new"
+
+    def here(folder: Path, *words: str) -> str:
+        return of(page, *words).replace("/var/lib/triomq", str(folder))
+
+    def start(folder: Path, port: int) -> None:
+        folder.mkdir(exist_ok=True)
+        (shell.home / "broker-a.conf").write_text(
+            f"brokerName=broker-a\nlistenPort={port}\nbrokerIP1=127.0.0.1\n"
+            f"storePathRootDir={folder}/broker-a\n"
+        )
+        shell.start(of(page, "mqbroker", "-n", "127.0.0.1:9876", "-c", "broker-a.conf"), port)
+        until(shell, "mqadmin cluster list -n 127.0.0.1:9876", f"127.0.0.1:{port}")
+
+    def consumed(count: int) -> list[bytes]:
+        found: list[bytes] = []
+        with SyncPullConsumer(
+            namesrv, group="billing", subscriptions="Orders", consume_from="first"
+        ) as consumer:
+            deadline = time.monotonic() + 60
+            while len(found) < count and time.monotonic() < deadline:
+                found += [message.body for message in consumer.poll(timeout=5)]
+            consumer.commit()
+        return found
+
+    shell.start(of("README.md", "mqnamesrv", "-p"), shell.ports["9876"])
+    start(old, shell.ports["10911"])
+    with SyncProducer(namesrv, group="shop") as producer:
+        producer.send("Orders", b"1")
+    assert consumed(1) == [b"1"]
+    with SyncProducer(namesrv, group="shop") as producer:
+        producer.send("Orders", b"2")
+    broker = shell.running.pop()
+    broker.send_signal(signal.SIGTERM)
+    assert broker.wait(timeout=60) == 0
+    shell.run(here(old, "mqstore", "verify"))
+    shell.run(here(old, "tar", "-C", "/var/lib/triomq", "-cf"))
+    new.mkdir()
+    shell.run(here(new, "tar", "-C", "/var/lib/triomq", "-xf"))
+    shell.run(here(new, "mqstore", "verify"))
+    start(new, free_port())
+    assert consumed(1) == [b"2"], "of the copy; the first one is consumed"
 
 
 @pytest.mark.slow
