@@ -176,6 +176,35 @@ def test_rows_that_do_not_arrive_end_the_batch(
 
 
 @pytest.mark.loss
+def test_files_are_merged_and_dates_deleted_beside_the_writer(spark: Any, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    writer = open_table(spark, spec(tmp_path / "lake"), str(checkpoint))
+    merging = open_table(spark, spec(tmp_path / "lake"), str(checkpoint))
+    over = threading.Event()
+
+    def merge() -> int:
+        merged = 0
+        while not over.is_set():
+            merged += merging.compact(date(2026, 1, 3))
+            merging.expire(date(2026, 1, 2))
+        return merged
+
+    writer.append(rows(spark, 0, 6), 0)
+    commit(checkpoint, 0)
+    with ThreadPoolExecutor() as threads:
+        merges = threads.submit(merge)
+        try:
+            for batch in range(1, 8):
+                writer.append(rows(spark, 6 * batch, 6 * batch + 6), batch)
+                commit(checkpoint, batch)
+        finally:
+            over.set()
+    assert merges.result() > 2
+    merging.expire(date(2026, 1, 2))
+    assert numbers(writer) == list(range(1, 48, 2)), "the day that stays has each row once"
+
+
+@pytest.mark.loss
 def test_a_reader_beside_the_writer_sees_whole_files(spark: Any, tmp_path: Path) -> None:
     table = open_table(spark, spec(tmp_path / "lake"), str(tmp_path / "checkpoint"))
     table.append(rows(spark, 0, 6), 0)
