@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from triomq.client.admin.arguments import Option, Values, parse, whole
+from triomq.client.admin.arguments import Option, UsageError, Values, parse, whole
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_PORT_IN_USE, EXIT_IN_USE = 0, 1, 2, 3, 4
 NAMESRV_PORT = 9876
@@ -29,6 +29,13 @@ OPTIONS: Sequence[Option] = (
     Option(
         "--brokers N", "how many brokers (masters: broker-a, broker-b, …)", whole(1, 26), default=1
     ),
+    Option(
+        "--controllers N",
+        "how many controllers, each inside of a name server; brokers are in controller mode",
+        whole(0, 9),
+        default=0,
+    ),
+    Option("--replicas N", "brokers of each name, with --controllers", whole(1, 9), default=1),
     Option(
         "--port PORT",
         "port of the first name server, the next ones follow; 0 = free ports everywhere",
@@ -68,7 +75,10 @@ def read_options(arguments: Sequence[str]) -> tuple[Values, list[tuple[str, str]
         settings.append(_setting(text))
 
     options = [attrs.evolve(o, kind=add) if o.name == "set" else o for o in OPTIONS]
-    return parse(options, arguments), settings
+    values = parse(options, arguments)
+    if values.number("replicas") > 1 and not values.number("controllers"):
+        raise UsageError("--replicas needs --controllers, which choose the master: give 1 or 3")
+    return values, settings
 
 
 def help_text() -> str:

@@ -130,6 +130,10 @@ class Plan:
     folder: Path
     namesrvs: Sequence[Child]
     brokers: Sequence[Child]
+    controllers: Sequence[str] = ()
+    """their addresses"""
+    replicas: int = 1
+    """brokers of each name"""
     tls_config: Path | None = None
     """the ``tls.properties`` file of a cluster with TLS"""
 
@@ -187,7 +191,8 @@ def ports_of(options: Values) -> tuple[list[int], list[int]]:
     first, first_broker = options.number("port"), options.maybe_number("broker-port")
     if first_broker is None:
         first_broker = BROKER_PORT if first else 0
-    namesrvs, brokers = options.number("namesrvs"), options.number("brokers")
+    namesrvs = max(options.number("namesrvs"), options.number("controllers"))
+    brokers = options.number("brokers") * options.number("replicas")
     if first:
         namesrv_ports = [first + index for index in range(namesrvs)]
         for port in namesrv_ports:
@@ -203,6 +208,31 @@ def ports_of(options: Values) -> tuple[list[int], list[int]]:
     else:
         broker_ports = free_ports(brokers, (-FAST_PORT_BELOW, HA_PORT_ABOVE))
     return namesrv_ports, broker_ports
+
+
+def controllers_of(folder: Path, count: int, taken: set[int]) -> list[str]:
+    """Return the addresses of the controllers, for ever the same: their log names them.
+
+    ``taken``: ports of other servers.
+    """
+    kept = folder / "store" / "controllers.json"
+    if not count:
+        return []
+    if kept.exists():
+        known: list[str] = json.loads(kept.read_text())
+        if len(known) != count:
+            raise LocalError(
+                f"{folder} has the log of {len(known)} controllers: give --controllers {len(known)}"
+                " or another --dir",
+                EXIT_USAGE,
+            )
+        for address in known:
+            check_free(int(address.rpartition(":")[2]), "--dir")
+        return known
+    free = [port for port in free_ports(count + len(taken)) if port not in taken]
+    made = [f"{HOST}:{port}" for port in free[:count]]
+    kept.write_text(json.dumps(made))
+    return made
 
 
 def hold(folder: Path) -> IO[str]:
@@ -253,19 +283,38 @@ def make_plan(folder: Path, options: Values, settings: Sequence[tuple[str, str]]
         conf.write_text("# written by mqlocal at each start\n" + format_properties(lines))
         return Child(name, service, f"{HOST}:{port}", conf, logs / f"{name}.log", store)
 
+    distances = (0, -FAST_PORT_BELOW, HA_PORT_ABOVE)
+    taken = {port + distance for port in broker_ports for distance in distances}
+    controllers = controllers_of(folder, options.number("controllers"), taken | {*namesrv_ports})
+    peers = ";".join(f"n{number}-{address}" for number, address in enumerate(controllers, 1))
     namesrvs = []
     for number, port in enumerate(namesrv_ports, 1):
         name = f"namesrv-{number}"
-        kv_path = folder / "store" / name / "kvConfig.json"
-        namesrvs.append(child("namesrv", name, port, {"kvConfigPath": str(kv_path)}))
-    brokers = []
+        state = folder / "store" / name
+        lines = {"kvConfigPath": str(state / "kvConfig.json")}
+        if number <= len(controllers):
+            lines |= {
+                "enableControllerInNamesrv": "true",
+                "controllerDLegerGroup": "local",
+                "controllerDLegerPeers": peers,
+                "controllerDLegerSelfId": f"n{number}",
+                "controllerStorePath": str(state / "controller"),
+            }
+        namesrvs.append(child("namesrv", name, port, lines))
+    brokers, replicas = [], options.number("replicas")
+    role = (
+        {"enableControllerMode": "true", "controllerAddr": ";".join(controllers)}
+        if controllers
+        else {"brokerId": "0"}
+    )
     for number, port in enumerate(broker_ports):
-        name = f"broker-{chr(ord('a') + number)}"
+        group = f"broker-{chr(ord('a') + number // replicas)}"
+        name = f"{group}-{number % replicas + 1}" if replicas > 1 else group
         store = folder / "store" / name
         lines = {
             "brokerClusterName": options.text("cluster"),
-            "brokerName": name,
-            "brokerId": "0",
+            "brokerName": group,
+            **role,
             "brokerIP1": HOST,
             "enablePropertyFilter": "true",  # what production switches on where it is used
             "recallMessageEnable": "true",
@@ -275,7 +324,14 @@ def make_plan(folder: Path, options: Values, settings: Sequence[tuple[str, str]]
             **dict(settings),
         }
         brokers.append(child("broker", name, port, lines, store))
-    return Plan(folder=folder, namesrvs=namesrvs, brokers=brokers, tls_config=tls_config)
+    return Plan(
+        folder=folder,
+        namesrvs=namesrvs,
+        brokers=brokers,
+        controllers=controllers,
+        replicas=replicas,
+        tls_config=tls_config,
+    )
 
 
 def tls_files(folder: Path) -> Path:
@@ -354,13 +410,16 @@ async def run(plan: Plan, on_ready: Callable[[Plan], None]) -> None:
 async def wait_ready(plan: Plan, *, brokers: bool) -> None:
     """Wait until every name server answers.
 
-    With ``brokers`` each name server must also list every broker, and each broker must answer.
+    With ``brokers`` each name server must also list every broker, and each broker must answer; in
+    controller mode all brokers of a name must be in its sync state set.
     """
     with trio.move_on_after(READY_SECONDS_MAX):
         async with trio.open_nursery() as nursery:
             for namesrv in plan.namesrvs:
                 addresses = [broker.address for broker in plan.brokers] if brokers else []
                 nursery.start_soon(_wait_namesrv, namesrv.address, addresses, plan.tls_config)
+            if brokers and plan.controllers:
+                nursery.start_soon(_wait_sets, plan)
         return
     raise LocalError(
         f"the cluster was not ready within {READY_SECONDS_MAX:g} s: see the logs in"
@@ -381,6 +440,27 @@ async def _wait_namesrv(address: str, brokers: Sequence[str], tls_config: Path |
                     for broker in brokers:
                         await admin.broker_status(broker)
                     return
+            await trio.sleep(PROBE_SECONDS)
+
+
+async def _wait_sets(plan: Plan) -> None:
+    from triomq.client.admin.admin import Admin  # while the children start
+    from triomq.remoting.protocol.bodies.controller import SyncStateData  # likewise
+    from triomq.remoting.protocol.codes import RequestCode  # likewise
+
+    groups = len(plan.brokers) // plan.replicas
+    body = json.dumps([f"broker-{chr(ord('a') + number)}" for number in range(groups)]).encode()
+    tls = Tls.from_file(plan.tls_config) if plan.tls_config is not None else None
+    async with Admin((), timeout_seconds=2, tls=tls) as admin:
+        while True:
+            for address in plan.controllers:
+                with contextlib.suppress(TrioMQError):  # it does not lead
+                    code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
+                    answer = await admin.ask(address, code, None, body)
+                    known = SyncStateData.decode(bytes(answer.body)).replicas_info_table
+                    sizes = [len(group.in_sync_replicas) for group in known.values()]
+                    if sizes == [plan.replicas] * groups:
+                        return
             await trio.sleep(PROBE_SECONDS)
 
 
@@ -406,6 +486,8 @@ def ready_text(plan: Plan, seconds: float) -> Iterator[str]:
             f"  {child.name:{width}}  {child.address:21} "
             f" {f'store {child.store}' if child.store else ''}".rstrip()
         )
+    if plan.controllers:
+        yield f"  {'controllers':{width}}  {';'.join(plan.controllers)}"
     yield f"  {'logs':{width}}  {plan.folder / 'logs'}"
     yield "Try in another terminal:"
     yield f"  export NAMESRV_ADDR='{plan.namesrv_text}'"
@@ -423,6 +505,7 @@ def ready_document(plan: Plan, seconds: float) -> dict[str, object]:
         "namesrvAddr": plan.namesrv_text,
         "nameServers": [child.describe() for child in plan.namesrvs],
         "brokers": [child.describe() for child in plan.brokers],
+        "controllers": list(plan.controllers),
         "dir": str(plan.folder),
         "tls": str(plan.tls_config) if plan.tls_config is not None else None,
         "pid": os.getpid(),

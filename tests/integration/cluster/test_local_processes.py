@@ -73,6 +73,28 @@ def mqadmin(*words: str, code: int = 0) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
+def test_controllers_choose_the_master_and_go_on_after_a_restart(tmp_path: Path) -> None:
+    options = ("--controllers", 3, "--replicas", 2, "--port", 0, "--json")
+    with mqlocal(tmp_path, *options) as process:
+        state = ready(process)
+        assert (len(state["nameServers"]), len(state["controllers"])) == (3, 3)
+        assert [broker["name"] for broker in state["brokers"]] == ["broker-a-1", "broker-a-2"]
+        namesrv, addresses = state["namesrvAddr"], ";".join(state["controllers"])
+        mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "orders", "-n", namesrv)
+        mqadmin("sendMessage", "-t", "orders", "-p", "hello", "-n", namesrv)
+    with mqlocal(tmp_path, *options) as process:
+        state = ready(process)
+        assert ";".join(state["controllers"]) == addresses
+        shown = mqadmin("broker", "replicas", "-a", addresses, "-b", "broker-a", "--json")
+        assert len(json.loads(shown)["groups"]["broker-a"]["inSyncReplicas"]) == 2
+        namesrv = state["namesrvAddr"]
+        read = mqadmin("consumeMessage", "-t", "orders", "-n", namesrv, "--json")
+        assert [message["body"] for message in json.loads(read)["messages"]] == ["hello"]
+    with mqlocal(tmp_path, "--controllers", 1, "--port", 0) as process:
+        _, err = process.communicate(timeout=60)
+        assert "has the log of 3 controllers" in err
+
+
 @pytest.mark.feature("1a", "1b", "179d")
 def test_a_cluster_starts_works_and_stops(tmp_path: Path) -> None:
     with mqlocal(tmp_path, "--namesrvs", 2, "--brokers", 2, "--port", 0, "--json") as process:

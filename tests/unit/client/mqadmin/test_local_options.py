@@ -33,6 +33,11 @@ def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"--{option.name}" in out for option in local_options.OPTIONS)
 
 
+def test_replicas_need_controllers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--replicas", "2"]) == 2
+    assert "--controllers" in capsys.readouterr().err
+
+
 def test_port_0_means_free_ports_everywhere() -> None:
     namesrvs, brokers = local.ports_of(
         parse(local_options.OPTIONS, ["--port", "0", "--namesrvs", "3", "--brokers", "3"])
