@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
-from socket import create_server
+from socket import create_server, socket
 
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
@@ -24,14 +24,28 @@ def silent_server(host: str = "127.0.0.1") -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+@contextlib.contextmanager
+def refusing_server() -> Iterator[int]:
+    """The port of a socket that refuses connections, and that nobody else gets meanwhile."""
+    with socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
 @asynccontextmanager
 async def silent_broker(
-    namesrv: str, topics: Iterable[str], name: str = "ghost", slave: str | None = None
+    namesrv: str,
+    topics: Iterable[str],
+    name: str = "ghost",
+    slave: str | None = None,
+    *,
+    refuses: bool = False,
 ) -> AsyncIterator[str]:
     """The address of a broker that is registered with these topics, and one of its own name, and
     never answers. ``slave``: address of a living broker that becomes its slave in the routes.
+    ``refuses``: it refuses connections, too.
     """
-    with silent_server() as port:
+    with refusing_server() if refuses else silent_server() as port:
         address = f"127.0.0.1:{port}"
         body = RegisterBrokerBody(
             TopicTable(

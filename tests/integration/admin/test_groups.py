@@ -5,9 +5,7 @@ and clusters in which some brokers do not answer.
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,14 +16,8 @@ from silent_servers import silent_broker
 from triomq.client.mqadmin.commands.progress import queue_rows
 from triomq.client.sdk.producer import Producer
 from triomq.client.sdk.push_consumer import PushConsumer
-from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset, ConsumeStats
-from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
-from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.headers.route import RegisterBrokerHeader
 from triomq.testing import InProcessCluster, local_cluster
 
 
@@ -283,45 +275,13 @@ async def test_create_and_change_a_group(cluster: InProcessCluster) -> None:
     )
 
 
-@asynccontextmanager
-async def ghost_broker(
-    cluster: InProcessCluster, topic: str, *, listening: bool = False
-) -> AsyncIterator[str]:
-    """A registered broker, with a topic, at an address that refuses connections, or accepts them
-    and never answers.
-    """
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        if listening:
-            bound.listen()
-        address = f"127.0.0.1:{bound.getsockname()[1]}"
-        names = TopicTable(
-            topic_config_table={
-                name: TopicConfig(topic_name=name) for name in (topic, "ghost-topic")
-            },
-            data_version=DataVersion(0, 1, 1),
-        )
-        header = RegisterBrokerHeader(
-            broker_name="ghost",
-            broker_addr=address,
-            cluster_name=cluster.cluster_name,
-            ha_server_addr=address,
-            broker_id=0,
-        )
-        async with Connector(ConnectorConfig()) as connector:
-            body = RegisterBrokerBody(names).encode()
-            answer = await connector.invoke(
-                cluster.namesrvs[0].address, request(RequestCode.REGISTER_BROKER, header, body)
-            )
-            assert answer.code == 0
-            yield address
-
-
 async def test_an_incomplete_answer_is_marked(cluster: InProcessCluster) -> None:
     """One of three registered brokers cannot be reached: rows of the others, a warning, exit code
     3.
     """
-    async with ghost_broker(cluster, "orders") as gone:
+    async with silent_broker(
+        cluster.namesrv_address, ["orders", "ghost-topic"], refuses=True
+    ) as gone:
         done = await mqadmin("clusterList", "-n", cluster.namesrv_address)
         assert done.code == 3, done
         assert done.err.startswith(
@@ -358,7 +318,7 @@ async def test_sums_say_what_they_lack_and_answers_count_brokers(
 
 
 async def test_a_broker_that_accepts_and_does_not_answer(cluster: InProcessCluster) -> None:
-    async with ghost_broker(cluster, "orders", listening=True) as silent:
+    async with silent_broker(cluster.namesrv_address, ["orders"]) as silent:
         done = await mqadmin("clusterList", "-n", cluster.namesrv_address, "--timeout", 3, "--json")
         reason = (
             f"{silent} did not answer GET_BROKER_RUNTIME_INFO within 1 s: it is overloaded,"
