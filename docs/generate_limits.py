@@ -75,6 +75,13 @@ SERVER = [
         "`triomq_connections_turned_away_total`",
     ),
     Row(
+        "of these, those of one address (0: no limit)",
+        "serverConnectionsPerAddressMax",
+        "connections",
+        "the connection is closed",
+        "`triomq_connections_turned_away_total`",
+    ),
+    Row(
         "what half frames and unread answers of all connections hold",
         "serverBuffersMaxBytes",
         "bytes",

@@ -60,6 +60,8 @@ class ServerConfig:
     pools: Mapping[str, PoolConfig] = attrs.Factory(lambda: {"default": PoolConfig()})
     frame_max_bytes: int = attrs.field(default=16 * 1024 * 1024, validator=validators.ge(64))
     connections_max: int = attrs.field(default=50_000, validator=validators.ge(1))
+    address_connections_max: int = 0
+    """0: only ``connections_max`` limits."""
     idle_seconds: float = attrs.field(default=120.0, validator=validators.gt(0))
     outbox_high_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=validators.ge(1))
     outbox_hard_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=validators.ge(1))

@@ -120,6 +120,8 @@ class Connection:
     know when a group changes; its signatures are those of its clients' calls.
     """
     fd: int = attrs.field(init=False)
+    origin: str = attrs.field(init=False)
+    """The host of the socket's other end, whatever a PROXY header says."""
     peer_text: str = attrs.field(init=False)
     peer_bytes: bytes = attrs.field(init=False)
     filter: BytesFilter | None = attrs.field(default=None, init=False)
@@ -146,6 +148,7 @@ class Connection:
         return "" if self.filter is None else self.filter.peer_name()
 
     def __attrs_post_init__(self) -> None:
+        self.origin = self.peer[0]
         self.set_peer(self.peer)
         self.fd = self.sock.fileno()
         self.receive_into = self.sock.recv_into

@@ -54,6 +54,15 @@ class NetworkSettings:
         high=1_000_000,
         own=True,
     )
+    address_connections_max: int = number(
+        "serverConnectionsPerAddressMax",
+        0,
+        "of these, most of one address (0: no limit of its own); behind a load balancer all clients"
+        " have its address",
+        low=0,
+        high=1_000_000,
+        own=True,
+    )
     buffers_max_bytes: int = number(
         "serverBuffersMaxBytes",
         1024 * 1024 * 1024,
@@ -108,6 +117,7 @@ class NetworkSettings:
             codec_count=self.codec_count,
             pools=pools,
             connections_max=self.connections_max,
+            address_connections_max=self.address_connections_max,
             idle_seconds=self.idle_seconds,
             buffers_max_bytes=self.buffers_max_bytes,
             outbox_high_bytes=high,

@@ -14,6 +14,7 @@
 import itertools
 import logging
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -84,6 +85,8 @@ class Server:
     _closed_count: int = attrs.field(default=0, init=False)
     _closed_bytes: int = attrs.field(default=0, init=False)  # sent on closed connections
     _turned_away: int = attrs.field(default=0, init=False)
+    _origins: Counter[str] = attrs.field(factory=Counter, init=False)
+    """Address -> open connections."""
 
     def __attrs_post_init__(self) -> None:
         config = self.config
@@ -287,8 +290,27 @@ class Server:
             sock.close()
             return
         address = new_stream(sock, self.places)
-        if address is not None:
-            selectors[number % len(selectors)].add(number, sock, address)
+        if address is None:
+            return
+        if self._is_crowded(address[0]):
+            self._turned_away += 1
+            self.places.leave()
+            sock.close()
+            return
+        self._origins[address[0]] += 1
+        selectors[number % len(selectors)].add(number, sock, address)
+
+    def _is_crowded(self, host: str) -> bool:
+        """Return whether one more connection of this address is too many, and log it."""
+        most = self.config.address_connections_max
+        if not most or self._origins[host] < most:
+            return False
+        message = (
+            "turning away a connection: %d of %s are open, the limit of one address; raise"
+            " serverConnectionsPerAddressMax, or close clients there"
+        )
+        self.limit.warning(_log, message, most, host)
+        return True
 
     def _has_room(self) -> bool:
         open_count = sum(len(selector.connections) for selector in self._selectors)
@@ -301,6 +323,9 @@ class Server:
 
     def _connection_closed(self, connection: Connection) -> None:
         self.places.leave()
+        self._origins[connection.origin] -= 1
+        if not self._origins[connection.origin]:
+            del self._origins[connection.origin]
         self._note_closed(connection)
 
     def _note_closed(self, connection: Connection) -> None:

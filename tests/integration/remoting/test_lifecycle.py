@@ -220,6 +220,32 @@ async def test_the_number_of_connections_is_limited(caplog: pytest.LogCaptureFix
     ]
 
 
+async def test_the_connections_of_one_address_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        serving(address_connections_max=2) as server,
+        await RawPeer.open(server) as first,
+        await RawPeer.open(server) as second,
+    ):
+        await first.call(ECHO)
+        await second.call(ECHO)
+        async with await RawPeer.open(server) as third:
+            await third.ended()
+        assert server.statistics().turned_away == 1
+        elsewhere = await trio.open_tcp_stream("127.0.0.1", server.port, local_address="127.0.0.2")
+        async with RawPeer(elsewhere) as fourth:
+            await fourth.call(ECHO)
+        await first.stream.aclose()
+        await until(lambda: server.statistics().connections <= 2)
+        async with await RawPeer.open(server) as fifth:
+            await fifth.call(ECHO)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        (
+            "turning away a connection: 2 of 127.0.0.1 are open, the limit of one address; raise"
+            " serverConnectionsPerAddressMax, or close clients there"
+        )
+    ]
+
+
 async def test_every_callback_is_called_once_when_a_connection_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
