@@ -23,6 +23,8 @@ from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 
+ALL_TOPICS = RequestCode.GET_ALL_TOPIC_CONFIG
+
 
 @contextmanager
 def mqlocal(folder: Path, *options: object) -> Iterator[subprocess.Popen[str]]:
@@ -82,6 +84,12 @@ def test_controllers_choose_the_master_and_go_on_after_a_restart(tmp_path: Path)
         namesrv, addresses = state["namesrvAddr"], ";".join(state["controllers"])
         mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "orders", "-n", namesrv)
         mqadmin("sendMessage", "-t", "orders", "-p", "hello", "-n", namesrv)
+        for broker in state["brokers"]:  # slaves copy topics every 3 s, and either may lead next
+            with BlockingConnection(broker["address"]) as connection:
+                deadline = time.monotonic() + 60
+                while b'"orders"' not in connection.invoke(request(ALL_TOPICS)).body:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
     with mqlocal(tmp_path, *options) as process:
         state = ready(process)
         assert ";".join(state["controllers"]) == addresses
