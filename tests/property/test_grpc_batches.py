@@ -97,7 +97,10 @@ class Batches:
 
 
 class Caller(Pair):
-    """h2's client at a socket. ``times``: when each answer ended, by Trio's clock."""
+    """h2's client at a socket. ``times``: when each answer ended, by Trio's clock.
+
+    ``writing`` is held while a frame may be cut, so that no other frame gets into it.
+    """
 
     def __init__(self, sock: trio.SocketStream) -> None:
         self.sock = sock
@@ -108,6 +111,7 @@ class Caller(Pair):
         self.answers: dict[int, Answer] = {}
         self.acknowledges = True
         self.times: dict[int, float] = {}
+        self.writing = trio.Lock()
 
     async def listen(self) -> None:
         async for data in self.sock:
@@ -115,7 +119,8 @@ class Caller(Pair):
             for stream, answer in self.answers.items():
                 if answer.ended or answer.reset is not None:
                     self.times.setdefault(stream, trio.current_time())
-            await self.sock.send_all(self.client.data_to_send())
+            async with self.writing:
+                await self.sock.send_all(self.client.data_to_send())
 
 
 @attrs.frozen
@@ -184,12 +189,13 @@ async def _answers_at(
             stream = order.choice(waiting)
             piece = left[stream].pop(0)
             client.send_data(stream, piece, end_stream=not left[stream])
-        data, at = client.data_to_send(), 0
-        for cut in [*cuts(len(data)), len(data)]:
-            if cut > at:
-                await caller.sock.send_all(data[at:cut])
-                at = cut
-                await trio.testing.wait_all_tasks_blocked()
+        async with caller.writing:
+            data, at = client.data_to_send(), 0
+            for cut in [*cuts(len(data)), len(data)]:
+                if cut > at:
+                    await caller.sock.send_all(data[at:cut])
+                    at = cut
+                    await trio.testing.wait_all_tasks_blocked()
         with trio.fail_after(DEADLINE_SECONDS + 1):
             while len(caller.times) < len(calls) or connection.calls:
                 await trio.sleep(TICK_SECONDS)

@@ -119,3 +119,31 @@ async def test_what_comes_during_an_fsync_is_not_in_its_checkpoint(
         written = Checkpoint.decode((tmp_path / "checkpoint").read_bytes())
         times = written.log_timestamp, written.queue_timestamp, written.index_timestamp
         assert times == (last.store_timestamp, last.store_timestamp, full)
+
+
+class ThreadsOnly(HeldDisk):
+    """Has no queue in the kernel, so that each fsync can be held back."""
+
+    def open_sync_queue(self) -> None:
+        return None
+
+
+async def test_the_time_of_the_log_is_that_of_the_last_finished_fsync(tmp_path: Path) -> None:
+    """A checkpoint may be written while a later fsync of the log is under way."""
+    disk = ThreadsOnly(folder="commitlog")
+    disk.go_on.set()
+    async with open_store(tiny_config(tmp_path), clock=SteppingClock(), disk=disk) as store:
+        first = store.append([draft(b"first")])[0]
+        await store.flusher.flush()
+        disk.go_on.clear()
+        disk.reached.clear()
+        second = store.append([draft(b"second")])[0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.flusher.flush)
+            with trio.fail_after(30):
+                while not disk.reached.is_set():
+                    await trio.sleep(0.001)
+            during = store.flusher.flushed_timestamp
+            disk.go_on.set()
+        assert during == first.store_timestamp
+        assert store.flusher.flushed_timestamp == second.store_timestamp > first.store_timestamp

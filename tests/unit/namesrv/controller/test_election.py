@@ -108,3 +108,23 @@ def test_a_broker_that_was_never_heard_lives_in_the_controller_s_first_seconds()
     liveness.heard(NAME, 1, Sighting(connection="x", heard=100.0))
     liveness.lost("x")
     assert not liveness.is_living(NAME, 1, 101.0)
+
+
+def test_a_controller_that_leads_again_gives_brokers_time_for_a_heartbeat() -> None:
+    """They have talked to another leader meanwhile."""
+    liveness = BrokerLiveness(100.0)
+    liveness.heard(NAME, 1, Sighting(connection="x", heard=100.0))
+    liveness.heard(NAME, 2, Sighting(connection="y", heard=195.0))
+    assert not liveness.is_living(NAME, 1, 150.0)
+    liveness.begin(200.0)
+    assert liveness.is_living(NAME, 1, 209.9)
+    assert not liveness.is_living(NAME, 1, 210.0)
+    assert not liveness.is_living(NAME, 2, 205.0), "it was heard here, and is silent"
+
+
+def test_a_broker_whose_id_is_given_again_is_not_known() -> None:
+    liveness = BrokerLiveness(100.0)
+    liveness.heard(NAME, 1, Sighting(connection="x", heard=100.0))
+    liveness.forget(NAME, (1,))
+    assert liveness.living(NAME, (1,), 101.0) == {}
+    assert liveness.is_living(NAME, 1, 101.0), "as one that was never heard"

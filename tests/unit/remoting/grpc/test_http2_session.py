@@ -670,6 +670,15 @@ def test_headers_in_three_frames() -> None:
     assert session.requests_ended(1)
 
 
+def test_frames_of_headers_are_counted_for_each_call() -> None:
+    session = new_session()
+    session.receive(HELLO, 1.0)
+    for number in (1, 3, 5):
+        head = frame(HEADERS, END_STREAM, number, BLOCK) + frame(9, 0, number) * 30
+        session.receive(head + frame(9, END_HEADERS, number), 1.0)
+    assert session.calls == 3
+
+
 def test_long_trailers_are_sent_in_frames_that_the_client_takes() -> None:
     pair = Pair()
     stream = pair.call(b"x")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from triomq.broker.services.held_requests import STALE_DEADLINES_MAX
 from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
 
@@ -47,3 +52,19 @@ def test_woken_pops_do_not_pile_up() -> None:
     assert len(held._deadlines) <= STALE_DEADLINES_MAX + 2
     assert held._by_topic == {}
     assert held._by_connection == {}
+
+
+@pytest.mark.parametrize(
+    ("arrival", "comes"), [(("T", 1), True), ((RETRY, 1), True), (("T", 2), False)]
+)
+def test_a_pop_that_visits_queues_hears_of_what_comes_meanwhile(
+    arrival: tuple[str, int], comes: bool
+) -> None:
+    held, woken = HeldPops(100, 100), list[str]()
+    header: Any = SimpleNamespace(consumer_group="G", topic="T", queue_id=1)
+    watch = held.watch(header, "connection")
+    held.hold(pop(woken, "behind it"))
+    held.arrived([(*arrival, 1, 0)])
+    assert woken == ([] if comes else ["behind it"])
+    assert [held.end_watch(watch), held.end_watch(watch)] == [comes, comes]
+    assert held.count == (1 if comes else 0)

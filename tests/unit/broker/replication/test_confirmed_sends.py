@@ -1,0 +1,71 @@
+"""What senders, readers and the set of a master in controller mode learn, and when."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from triomq.broker.replication.confirmed_durability import ConfirmedDurability
+from triomq.broker.replication.master_set import MasterSet, SetRules
+from triomq.broker.replication.set_keeper import SetKeeper
+from triomq.broker.store.core.confirmations import Confirmations
+from triomq.broker.store.core.watermark import Watermark
+from triomq.broker.store.log.durability import DurabilityResult
+
+
+def master_set(*members: int, copies_min: int = 1) -> MasterSet:
+    return MasterSet(
+        own_id=1,
+        epoch_start=0,
+        members=frozenset(members),
+        set_epoch=1,
+        rules=SetRules(copies_min=copies_min),
+        since=0.0,
+    )
+
+
+class Log:
+    """What set and senders need of a store: how far it is written, forced out and confirmed."""
+
+    def __init__(self) -> None:
+        self.appended, self.copyable = Watermark(), Watermark()
+        self.confirmations = Confirmations(self.appended, self.copyable)
+        self.flusher = SimpleNamespace(failure=None)
+
+
+async def test_a_set_that_became_too_small_confirms_nothing_to_senders() -> None:
+    leads, answers = master_set(1, 2, copies_min=2), list[Any]()
+    store: Any = Log()
+    durability = ConfirmedDurability(store, leads)
+    leads.note_log(100)
+    durability.when_durable(100, answers.append)
+    leads.note_agreed(frozenset({1}), 2)
+    assert leads.confirmed == 100
+    durability.settle()
+    assert answers == [DurabilityResult.NOT_CONFIRMED]
+    durability.when_durable(100, answers.append)
+    assert len(answers) == 1, "a later sender waits for the second copy"
+
+
+def test_a_master_counts_what_it_has_by_its_own_rule() -> None:
+    leads = master_set(1)
+    store: Any = Log()
+    master: Any = SimpleNamespace(connections=[])
+    SetKeeper(store, master, leads, ConfirmedDurability(store, leads), propose=None)  # type: ignore[arg-type]
+    store.appended.advance(50)
+    store.appended.advance(80)
+    store.copyable.advance(50)
+    assert (leads.log_end, leads.confirmed, store.confirmations.confirmed.value) == (50, 50, 50)
+
+
+def test_readers_see_whole_appends_that_this_broker_has() -> None:
+    appended, has = Watermark(), Watermark()
+    confirmations = Confirmations(appended, has)
+    for end in (50, 80, 120):
+        appended.advance(end)
+    seen = []
+    for forced_out, confirmed in ((50, 120), (80, 60), (80, 79), (80, 80), (120, 110), (120, 120)):
+        has.advance(forced_out)
+        confirmations.confirm(confirmed)
+        seen.append(confirmations.confirmed.value)
+    assert seen == [50, 50, 50, 80, 80, 120]

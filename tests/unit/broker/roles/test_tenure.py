@@ -1,0 +1,37 @@
+"""The begin of a tenure: which epochs the log of a broker still has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from triomq.broker.replication.epoch_file import EpochFile
+from triomq.broker.replication.epochs import EpochHistory
+from triomq.broker.roles.tenure import Tenure
+from triomq.broker.store.core.watermark import Watermark
+from triomq.remoting.core.atomic_file import SystemFiles
+
+
+@pytest.mark.parametrize(
+    ("cut_at", "left"), [(100, [(1, 0)]), (None, [(1, 0), (2, 100)])], ids=["cut", "crash"]
+)
+async def test_an_epoch_without_bytes_ends_with_a_cut(
+    tmp_path: Path, cut_at: int | None, left: list[tuple[int, int]]
+) -> None:
+    """After a crash the epoch is that of a master which may be master again."""
+    membership: Any = SimpleNamespace(broker_id=2, progress=None)
+    mastership: Any = SimpleNamespace(master_id=1)
+    store: Any = SimpleNamespace(
+        appended=Watermark(100), copyable=Watermark(100), confirmed=Watermark(40)
+    )
+    epochs = EpochFile(tmp_path / "epochs", SystemFiles())
+    epochs.save(EpochHistory.of([(1, 0), (2, 100), (3, 170)]))
+    tenure = Tenure(membership=membership, mastership=mastership, epochs=epochs, cut_at=cut_at)
+    await tenure.begin(store)
+    assert [(epoch.number, epoch.start) for epoch in epochs.history.entries] == left
+    assert EpochFile(epochs.path, SystemFiles()).history == epochs.history
+    progress = membership.progress()
+    assert (progress.epoch, progress.log_end, progress.confirmed) == (left[-1][0], 100, 40)

@@ -1,0 +1,32 @@
+"""Check points in flight: whose acknowledgements need not be read again."""
+
+from __future__ import annotations
+
+import pytest
+
+from triomq.broker.services.pop.in_flight import KEEP_MS, PopsInFlight
+from triomq.remoting.protocol.bodies.check_point import CheckPoint
+
+
+@pytest.mark.parametrize("acknowledged", [1, 2])
+def test_acknowledgements_go_the_way_of_their_check_point(acknowledged: int) -> None:
+    flights = PopsInFlight()
+    point = CheckPoint(
+        start_offset=5,
+        pop_time=1_000,
+        invisible_ms=60_000,
+        count=2,
+        queue_id=0,
+        topic="T",
+        group="G",
+        differences=[0, 1],
+    )
+    flights.begin(point)
+    flights.acknowledge(point.key, range(5, 5 + acknowledged))
+    dropped = acknowledged == 2
+    assert not flights.dropped(point.key), "it is not due yet"
+    assert flights.drops(point.key) is dropped
+    assert flights.dropped(point.key) is dropped
+    flights.end(point.visible_at + KEEP_MS)
+    assert not flights.dropped(point.key)
+    assert (len(flights), flights.of_group("G")) == (0, 0)
