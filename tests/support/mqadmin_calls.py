@@ -65,6 +65,11 @@ async def call(cluster: InProcessCluster, *words: object) -> Done:
     return await mqadmin(*words, "-n", cluster.namesrv_address)
 
 
+async def document(cluster: InProcessCluster, *words: object) -> Any:
+    """What ``mqadmin WORDS… --json`` prints at a cluster of the test."""
+    return (await call(cluster, *words, "--json")).document
+
+
 def failed(done: Done, code: int, *words: str) -> bool:
     """Whether the call failed as it should: exit code, nothing on stdout, one line on stderr with
     these words.

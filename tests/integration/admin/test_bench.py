@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import trio
-from mqadmin_calls import failed, mqadmin
+from mqadmin_calls import call, failed, mqadmin
 from silent_servers import silent_broker, silent_server
 
 from triomq import PushConsumer
@@ -36,12 +36,10 @@ async def test_a_run_sends_its_messages_and_deletes_its_topic(
 ) -> None:
     async with local_cluster() as cluster:
         words = ("bench", "send", "--count", 300, "--rate", 1000, "--size", 100, "--batch", 3)
-        done = await mqadmin(*words, "--json", "-n", cluster.namesrv_address)
+        done = await call(cluster, *words, "--json")
         quiet = capsys.readouterr().err
         monkeypatch.setattr(early_end, "TELL_SECONDS", 0.1)
-        text = await mqadmin(
-            "bench", "send", "--duration", 1, "--rate", 100, "-n", cluster.namesrv_address
-        )
+        text = await call(cluster, "bench", "send", "--duration", 1, "--rate", 100)
         progress = capsys.readouterr().err
         assert await names(cluster) == set()
     document = done.document
@@ -62,9 +60,7 @@ async def test_messages_are_as_the_options_say() -> None:
     async with local_cluster() as cluster:
         await cluster.create_topic("plain", queues=1)
         words = ("bench", "send", "-t", "plain", "--count", 4, "--size", 5000, "--keys", 2)
-        done = await mqadmin(
-            *words, "--tags", "paid", "--batch", 2, "--in-flight", 1, "-n", cluster.namesrv_address
-        )
+        done = await call(cluster, *words, "--tags", "paid", "--batch", 2, "--in-flight", 1)
         assert done.code == 0, done
         async with cluster.admin() as admin:
             (queue,) = await admin.queues("plain")
@@ -109,7 +105,7 @@ async def test_whether_a_topic_has_consumers_must_be_known() -> None:
         await cluster.create_topic("orders", queues=1)
         async with silent_broker(cluster.namesrv_address, ["orders"]) as ghost:
             words = ("bench", "send", "-t", "orders", "--count", 2, "--timeout", 2)
-            done = await mqadmin(*words, "-n", cluster.namesrv_address)
+            done = await call(cluster, *words)
     assert failed(done, 2, ghost, "is not known", "--yes")
 
 
@@ -118,7 +114,7 @@ async def test_failed_sends_are_counted_with_their_broker() -> None:
         await cluster.create_topic("orders", queues=1)
         async with silent_broker(cluster.namesrv_address, ["orders"]) as ghost:
             words = ("bench", "send", "-t", "orders", "--yes", "--count", 20, "--in-flight", 20)
-            done = await mqadmin(*words, "--timeout", 2, "--json", "-n", cluster.namesrv_address)
+            done = await call(cluster, *words, "--timeout", 2, "--json")
     document = done.document
     assert done.code == 3
     assert document["sent"] > 0
@@ -132,7 +128,7 @@ async def test_failed_sends_are_counted_with_their_broker() -> None:
 async def test_end_to_end_with_its_own_load() -> None:
     async with local_cluster() as cluster:
         words = ("bench", "consume", "--count", 100, "--rate", 500, "--size", 50, "--json")
-        done = await mqadmin(*words, "-n", cluster.namesrv_address)
+        done = await call(cluster, *words)
         assert await names(cluster) == set()
     document = done.document
     assert (document["sent"], document["received"], document["duplicates"]) == (100, 100, 0)
@@ -262,7 +258,7 @@ async def test_what_cannot_be_deleted_is_named_with_its_fix() -> None:
 async def test_the_own_topic_is_kept_if_that_is_wanted() -> None:
     async with local_cluster() as cluster:
         words = ("bench", "send", "--count", 1, "--keep", "--queues", 3)
-        assert (await mqadmin(*words, "-n", cluster.namesrv_address)).code == 0
+        assert (await call(cluster, *words)).code == 0
         (topic,) = await names(cluster)
         async with cluster.admin() as admin:
             assert len(await admin.queues(topic)) == 3

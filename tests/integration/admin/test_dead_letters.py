@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import call, failed
+from mqadmin_calls import call, document, failed
 from silent_servers import silent_broker
 
 from triomq import MessageQueue, Producer, PushConsumer
@@ -56,10 +56,6 @@ async def bury(admin: Admin, address: str, message: StoredMessage) -> None:
     header = SendBackHeader(message.log_offset, "billing", -1, message.message_id, "orders")
     header.failure = "ValueError: late"
     await admin.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
-
-
-async def document(cluster: InProcessCluster, *words: object) -> Any:
-    return (await call(cluster, *words, "--json")).document
 
 
 async def letters(cluster: InProcessCluster, *words: object) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqadmin_calls import failed, mqadmin
+from mqadmin_calls import call, failed, mqadmin
 from silent_servers import silent_broker
 
 from triomq import Message, MessageQueue, Producer, PushConsumer
@@ -74,7 +74,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def changes(cluster: InProcessCluster, *words: object) -> list[dict[str, Any]]:
-    done = await mqadmin(*words, "--dry-run", "--json", "-n", cluster.namesrv_address)
+    done = await call(cluster, *words, "--dry-run", "--json")
     assert done.code == 0, done
     document = done.document
     assert document["dryRun"] is True
@@ -248,7 +248,7 @@ async def test_a_dry_run_has_the_row_of_a_silent_broker_and_exit_code_3(
 async def test_without_a_terminal_a_deletion_needs_yes(cluster: InProcessCluster) -> None:
     words = ("deleteTopic", *CLUSTER, "-t", "orders", "-n", cluster.namesrv_address)
     assert failed(await mqadmin(*words), 2, "--yes", "--dry-run", "the topic with its queues")
-    assert (await mqadmin("topicRoute", "-t", "orders", "-n", cluster.namesrv_address)).code == 0
+    assert (await call(cluster, "topicRoute", "-t", "orders")).code == 0
     assert (await mqadmin(*words, "-y")).code == 0
 
 

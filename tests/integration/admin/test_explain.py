@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import Done, failed, mqadmin
+from mqadmin_calls import Done, call, failed, mqadmin
 from silent_servers import silent_broker
 
 from triomq import (
@@ -145,9 +145,7 @@ async def test_what_each_group_did_with_a_message(cluster: InProcessCluster) -> 
         await repeated.ack()
         await eventually(cluster, {"again": "consumed"}, receipt.message_id, "-g", "again")
 
-        text = await mqadmin(
-            "message", "explain", first.message_id, "-t", "orders", "-n", cluster.namesrv_address
-        )
+        text = await call(cluster, "message", "explain", first.message_id, "-t", "orders")
         assert text.code == 0
         assert "It is stored in topic orders: broker-a, queue 0, offset 0" in text.out
         assert "does not select tag 'a'" in text.out
@@ -217,12 +215,12 @@ async def test_a_search_in_many_topics_names_its_limit(
     cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_search, "TURN_TOPICS", 4)
-    done = await mqadmin("message", "explain", "order-1", "-n", cluster.namesrv_address)
+    done = await call(cluster, "message", "explain", "order-1")
     assert done.code == 4
     assert "mqadmin: looking for 'order-1' in topics 1 to 4 of " in done.err
     assert "at most 5000 topics and half of --timeout" in done.err
     monkeypatch.setattr(message_places, "TOPICS_MAX", 5)
-    done = await mqadmin("message", "explain", "order-1", "-n", cluster.namesrv_address)
+    done = await call(cluster, "message", "explain", "order-1")
     assert done.code == 3, "what was not searched may have it"
     assert "topics were not searched" in done.err
 
@@ -329,7 +327,7 @@ async def test_groups_above_a_limit_end_with_exit_code_1(cluster: InProcessClust
     await trio.sleep(1.1)
 
     async def lag(*words: object) -> Done:
-        return await mqadmin("group", "lag", *words, "-n", cluster.namesrv_address)
+        return await call(cluster, "group", "lag", *words)
 
     done = await lag("--alert", 2)
     assert (done.code, done.out) == (1, "billing: 3 messages behind, above 2\n")

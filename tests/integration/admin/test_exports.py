@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import Done, failed, mqadmin, run
+from mqadmin_calls import call, document, failed, mqadmin, run
 from replicated_brokers import broker_group
 
 from triomq import Producer, PushConsumer
@@ -29,14 +29,6 @@ async def cluster() -> AsyncIterator[InProcessCluster]:
         yield running
 
 
-async def document(cluster: InProcessCluster, *words: object) -> Any:
-    return (await mqadmin(*words, "-n", cluster.namesrv_address, "--json")).document
-
-
-async def text(cluster: InProcessCluster, *words: object) -> Done:
-    return await mqadmin(*words, "-n", cluster.namesrv_address)
-
-
 def written(path: str) -> Any:
     return json.loads(Path(path).read_text())
 
@@ -51,7 +43,7 @@ async def test_topics_and_groups_go_to_another_cluster(
     await document(cluster, "updateSubGroup", *EVERYWHERE, "-g", "billing", "-r", 5)
     await document(cluster, "updateTopic", *EVERYWHERE, "-t", "%RETRY%billing", "-r", 1, "-w", 1)
     folder = ("-f", tmp_path / "deep" / "folder")
-    done = await text(cluster, "exportMetadata", *EVERYWHERE, *folder)
+    done = await call(cluster, "exportMetadata", *EVERYWHERE, *folder)
     assert "different settings of topic small;" in done.err
     exported = written(tmp_path / "deep" / "folder" / "metadata.json")  # type: ignore[arg-type]
     topics, groups = exported["topicConfigTable"], exported["subscriptionGroupTable"]
@@ -74,9 +66,9 @@ async def test_topics_and_groups_go_to_another_cluster(
     assert copied["topicConfigTable"] == topics
     assert copied["subscriptionGroupTable"] == groups
 
-    assert failed(await text(cluster, "exportMetadata", *folder), 2, "one of")
+    assert failed(await call(cluster, "exportMetadata", *folder), 2, "one of")
     assert failed(
-        await text(cluster, "exportMetadata", *EVERYWHERE, "-f", tmp_path / "topics"),
+        await call(cluster, "exportMetadata", *EVERYWHERE, "-f", tmp_path / "topics"),
         2,
         "cannot be written",
     )
@@ -116,18 +108,18 @@ async def test_settings_and_figures_are_written(cluster: InProcessCluster, tmp_p
         name: name for name in ("broker-a", "broker-b")
     }
     assert configs["brokerConfigs"]["broker-a"]["flushDiskType"] == "ASYNC_FLUSH"
-    assert failed(await text(cluster, "exportConfigs", "-c", "nobody"), 4, "DefaultCluster")
+    assert failed(await call(cluster, "exportConfigs", "-c", "nobody"), 4, "DefaultCluster")
 
 
 async def test_pop_records_are_asked_for_unless_it_is_a_trial(cluster: InProcessCluster) -> None:
-    trial = await text(cluster, "exportPopRecord", *EVERYWHERE, "-d", "true")
+    trial = await call(cluster, "exportPopRecord", *EVERYWHERE, "-d", "true")
     assert trial.out.count("dryRun=true") == 2
     addresses = sorted(broker.address for broker in cluster.brokers)
     done = await document(cluster, "exportPopRecord", *EVERYWHERE)
     assert done == {"brokers": addresses, "dryRun": False, "failures": {}}
     (cluster.broker("broker-a").store_dir / "kvStore").mkdir()
     (cluster.broker("broker-a").store_dir / "kvStore" / "CURRENT").touch()
-    half = await text(cluster, "exportPopRecord", *EVERYWHERE)
+    half = await call(cluster, "exportPopRecord", *EVERYWHERE)
     assert (half.code, half.out.count("broker-b")) == (3, 1)
     assert "in RocksDB, which this broker does not read" in half.err
 
@@ -198,6 +190,6 @@ ONLY_JAVA = (
 async def test_what_our_brokers_do_not_offer_is_refused(words: tuple[object, ...]) -> None:
     async with local_cluster() as cluster:
         address = cluster.brokers[0].address
-        done = await text(cluster, *words, "-b", address)
+        done = await call(cluster, *words, "-b", address)
         assert failed(done, 1, address, "REQUEST_CODE_NOT_SUPPORTED")
         assert "secret" not in done.err

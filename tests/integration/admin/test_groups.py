@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import failed, mqadmin
+from mqadmin_calls import call, failed, mqadmin
 from silent_servers import silent_broker
 
 from triomq.client.mqadmin.commands.progress import queue_rows
@@ -35,9 +35,7 @@ async def produce(cluster: InProcessCluster, count: int) -> None:
 
 
 async def progress(cluster: InProcessCluster, *words: object) -> Any:
-    return (
-        await mqadmin("consumerProgress", *words, "-n", cluster.namesrv_address, "--json")
-    ).document
+    return (await call(cluster, "consumerProgress", *words, "--json")).document
 
 
 @pytest.mark.feature("14d")
@@ -72,9 +70,7 @@ async def test_progress_of_a_group_with_a_member_and_after_it_left(
         row["diff"] == row["brokerOffset"] - row["consumerOffset"] for row in document["queues"]
     )
 
-    done = await mqadmin(
-        "consumerProgress", "-g", "billing", "-t", "orders", "-n", cluster.namesrv_address
-    )
+    done = await call(cluster, "consumerProgress", "-g", "billing", "-t", "orders")
     assert done.columns == [
         "#Topic",
         "#Broker Name",
@@ -91,7 +87,7 @@ async def test_progress_of_a_group_with_a_member_and_after_it_left(
         f"Consume Inflight Total: {document['inflightTotal']}",
     ]
 
-    table = await mqadmin("consumerProgress", "-n", cluster.namesrv_address)
+    table = await call(cluster, "consumerProgress")
     assert table.columns == [
         "#Group",
         "#Count",
@@ -122,9 +118,7 @@ async def test_progress_with_client_addresses(cluster: InProcessCluster) -> None
     ) as consumer:
         for _ in range(4):
             await (await anext(consumer)).ack()
-        done = await mqadmin(
-            "consumerProgress", "-g", "billing", "-s", "true", "-n", cluster.namesrv_address
-        )
+        done = await call(cluster, "consumerProgress", "-g", "billing", "-s", "true")
         assert done.code == 0, done
         assert "#Client IP" in done.columns
 
@@ -144,18 +138,18 @@ async def test_a_move_of_an_unknown_group_names_the_nearest(
     given = (*words, "-t", "t", "-n", cluster.namesrv_address)
     for group in ("billing", "other"):
         created = ("updateSubGroup", "-c", "DefaultCluster", "-g", group)
-        assert (await mqadmin(*created, "-n", cluster.namesrv_address)).code == 0
+        assert (await call(cluster, *created)).code == 0
     assert failed(
         await mqadmin(*given), 4, "a group 'biling'", "the nearest: billing", "mqadmin group create"
     )
     created = ("updateSubGroup", "-c", "DefaultCluster", "-g", "biling")
-    assert (await mqadmin(*created, "-n", cluster.namesrv_address)).code == 0
+    assert (await call(cluster, *created)).code == 0
     assert (await mqadmin(*given)).err == ""
 
 
 async def test_progress_of_an_unknown_group(cluster: InProcessCluster) -> None:
     assert failed(
-        await mqadmin("consumerProgress", "-g", "nobody", "-n", cluster.namesrv_address),
+        await call(cluster, "consumerProgress", "-g", "nobody"),
         4,
         "no broker knows group 'nobody'",
         "mqadmin group create",
@@ -163,10 +157,8 @@ async def test_progress_of_an_unknown_group(cluster: InProcessCluster) -> None:
 
 
 async def test_progress_of_a_group_that_never_consumed(cluster: InProcessCluster) -> None:
-    await mqadmin(
-        "updateSubGroup", "-c", "DefaultCluster", "-g", "newcomer", "-n", cluster.namesrv_address
-    )
-    done = await mqadmin("consumerProgress", "-g", "newcomer", "-n", cluster.namesrv_address)
+    await call(cluster, "updateSubGroup", "-c", "DefaultCluster", "-g", "newcomer")
+    done = await call(cluster, "consumerProgress", "-g", "newcomer")
     assert (done.code, done.err) == (
         0,
         "mqadmin: warning: group newcomer has no offsets yet: it is offline\n",
@@ -282,7 +274,7 @@ async def test_an_incomplete_answer_is_marked(cluster: InProcessCluster) -> None
     async with silent_broker(
         cluster.namesrv_address, ["orders", "ghost-topic"], refuses=True
     ) as gone:
-        done = await mqadmin("clusterList", "-n", cluster.namesrv_address)
+        done = await call(cluster, "clusterList")
         assert done.code == 3, done
         assert done.err.startswith(
             f"mqadmin: warning: 2 of 3 answered, the output is incomplete: {gone}: cannot connect"
@@ -290,12 +282,10 @@ async def test_an_incomplete_answer_is_marked(cluster: InProcessCluster) -> None
         )
         assert done.err.count("\n") == 1
         assert [row[4].strip() for row in done.rows if row[1] == "ghost"] == ["no answer"]
-        status = (
-            await mqadmin("topicStatus", "-t", "orders", "-n", cluster.namesrv_address, "--json")
-        ).document
+        status = (await call(cluster, "topicStatus", "-t", "orders", "--json")).document
         assert {queue["brokerName"] for queue in status["queues"]} == {"broker-a", "broker-b"}
         assert list(status["failures"]) == ["ghost"]
-        nobody = await mqadmin("topicStatus", "-t", "ghost-topic", "-n", cluster.namesrv_address)
+        nobody = await call(cluster, "topicStatus", "-t", "ghost-topic")
         assert failed(nobody, 1, f"ghost: cannot connect to {gone}", "brokerIP1")
 
 
@@ -319,7 +309,7 @@ async def test_sums_say_what_they_lack_and_answers_count_brokers(
 
 async def test_a_broker_that_accepts_and_does_not_answer(cluster: InProcessCluster) -> None:
     async with silent_broker(cluster.namesrv_address, ["orders"]) as silent:
-        done = await mqadmin("clusterList", "-n", cluster.namesrv_address, "--timeout", 3, "--json")
+        done = await call(cluster, "clusterList", "--timeout", 3, "--json")
         reason = (
             f"{silent} did not answer GET_BROKER_RUNTIME_INFO within 1 s: it is overloaded,"
             " stopped, or cut off"
@@ -362,5 +352,5 @@ async def test_all_producers_of_a_group_are_listed(cluster: InProcessCluster) ->
 @pytest.mark.parametrize("command", ["consumerConnection", "consumerStatus"])
 async def test_a_cluster_without_brokers_has_no_members(command: str) -> None:
     async with local_cluster(brokers=0) as cluster:
-        done = await mqadmin(command, "-g", "billing", "-n", cluster.namesrv_address)
+        done = await call(cluster, command, "-g", "billing")
     assert failed(done, 4, "no broker is registered")

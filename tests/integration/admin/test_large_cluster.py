@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from mqadmin_calls import Done, mqadmin
+from mqadmin_calls import Done, call, mqadmin
 from silent_servers import silent_broker
 
 from triomq import Producer
@@ -69,10 +69,9 @@ async def large_cluster(files: Path) -> AsyncIterator[InProcessCluster]:
 
 async def listed(cluster: InProcessCluster, *words: str, timeout: int = 60) -> Done:
     broker = cluster.brokers[0].address
-    return await mqadmin(
+    return await call(
+        cluster,
         *(broker if word == "BROKER" else word for word in words),
-        "-n",
-        cluster.namesrv_address,
         "--json",
         "--timeout",
         timeout,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import failed, mqadmin
+from mqadmin_calls import call, failed, mqadmin
 
 from triomq import MessageQueue
 from triomq.client.sdk.producer import Producer
@@ -24,41 +24,23 @@ async def cluster() -> AsyncIterator[InProcessCluster]:
 
 
 async def send(cluster: InProcessCluster, *words: object) -> Any:
-    return (
-        await mqadmin(
-            "sendMessage", "-t", "orders", *words, "-n", cluster.namesrv_address, "--json"
-        )
-    ).document
+    return (await call(cluster, "sendMessage", "-t", "orders", *words, "--json")).document
 
 
 async def consume(cluster: InProcessCluster, *words: object) -> Any:
-    return (
-        await mqadmin(
-            "consumeMessage", "-t", "orders", *words, "-n", cluster.namesrv_address, "--json"
-        )
-    ).document
+    return (await call(cluster, "consumeMessage", "-t", "orders", *words, "--json")).document
 
 
 @pytest.mark.feature("1a", "65a")
 async def test_send_and_consume(cluster: InProcessCluster) -> None:
-    done = await mqadmin(
-        "sendMessage",
-        "-t",
-        "orders",
-        "-p",
-        "Grüße, 世界",
-        "-k",
-        "k1 k2",
-        "-c",
-        "paid",
-        "-n",
-        cluster.namesrv_address,
+    done = await call(
+        cluster, "sendMessage", "-t", "orders", "-p", "Grüße, 世界", "-k", "k1 k2", "-c", "paid"
     )
     assert done.code == 0, done
     assert done.columns == ["#Broker Name", "#QID", "#Send Result", "#MsgId"]
     (row,) = done.rows[1:]
     assert row[2].strip() == "SEND_OK"
-    table = await mqadmin("consumeMessage", "-t", "orders", "-n", cluster.namesrv_address)
+    table = await call(cluster, "consumeMessage", "-t", "orders")
     assert table.columns == [
         "#Broker Name",
         "#QID",
@@ -154,14 +136,8 @@ async def test_consume_between_two_times(cluster: InProcessCluster) -> None:
             "messages"
         ]
     } == {"a", "b"}
-    nothing = await mqadmin(
-        "consumeMessage",
-        "-t",
-        "orders",
-        "-s",
-        max(stored.values()) + 60_000,
-        "-n",
-        cluster.namesrv_address,
+    nothing = await call(
+        cluster, "consumeMessage", "-t", "orders", "-s", max(stored.values()) + 60_000
     )
     assert (nothing.code, len(nothing.rows)) == (0, 1)
     assert (
@@ -187,7 +163,7 @@ async def test_consume_refuses(
     cluster: InProcessCluster, words: list[object], code: int, complaint: str
 ) -> None:
     assert failed(
-        await mqadmin("consumeMessage", "-t", "orders", *words, "-n", cluster.namesrv_address),
+        await call(cluster, "consumeMessage", "-t", "orders", *words),
         code,
         complaint,
     )
@@ -202,10 +178,7 @@ async def test_bodies_that_are_binary_or_compressed(cluster: InProcessCluster) -
         for message in (await consume(cluster))["messages"]
     }
     assert bodies == {"binary": (None, "/wA="), "long": ("long " * 2000, None)}
-    assert (
-        "base64:/wA="
-        in (await mqadmin("consumeMessage", "-t", "orders", "-n", cluster.namesrv_address)).out
-    )
+    assert "base64:/wA=" in (await call(cluster, "consumeMessage", "-t", "orders")).out
 
 
 @pytest.mark.feature("132a")

@@ -7,11 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import Done, failed, mqadmin
+from mqadmin_calls import call, document, failed
 
 from triomq.client.receiving.received import ReceivedMessage
 from triomq.client.sdk.producer import Producer
@@ -24,14 +23,6 @@ async def cluster() -> AsyncIterator[InProcessCluster]:
     async with local_cluster(brokers=2) as running:
         await running.create_topic("orders", queues=2)
         yield running
-
-
-async def document(cluster: InProcessCluster, *words: object) -> Any:
-    return (await mqadmin(*words, "-n", cluster.namesrv_address, "--json")).document
-
-
-async def text(cluster: InProcessCluster, *words: object) -> Done:
-    return await mqadmin(*words, "-n", cluster.namesrv_address)
 
 
 async def consume(cluster: InProcessCluster, group: str, count: int) -> None:
@@ -93,16 +84,16 @@ async def test_a_group_is_moved_back_and_forward_and_its_offsets_are_copied(
     await document(cluster, "skipAccumulatedMessage", "-g", "billing", "-t", "orders")
     assert (await behind("billing"), await behind("copy")) == (0, left)
     assert failed(
-        await text(cluster, "resetOffsetByTime", "-g", "billing", "-t", "orders", "-s", 0, "-o", 3),
+        await call(cluster, "resetOffsetByTime", "-g", "billing", "-t", "orders", "-s", 0, "-o", 3),
         2,
         "-q/--queue",
     )
     assert failed(
-        await text(cluster, "resetOffsetByTime", "-g", "billing", "-t", "nowhere", "-s", 0),
+        await call(cluster, "resetOffsetByTime", "-g", "billing", "-t", "nowhere", "-s", 0),
         4,
         "nowhere",
     )
-    outside = await text(
+    outside = await call(
         cluster,
         "resetOffsetByTime",
         "-g",
@@ -140,12 +131,12 @@ async def test_settings_of_brokers_and_name_servers(cluster: InProcessCluster) -
     both = (await document(cluster, "getBrokerConfig", "-c", "DefaultCluster"))["brokers"]
     assert [settings["enableMixedMessageType"] for settings in both.values()] == ["true", "true"]
     assert failed(
-        await text(cluster, "updateBrokerConfig", "-b", address, "-k", "brokerPermision", "-v", 4),
+        await call(cluster, "updateBrokerConfig", "-b", address, "-k", "brokerPermision", "-v", 4),
         1,
         "did you mean brokerPermission?",
     )
     assert failed(
-        await text(cluster, "updateBrokerConfig", "-k", "brokerPermission", "-v", 4),
+        await call(cluster, "updateBrokerConfig", "-k", "brokerPermission", "-v", 4),
         2,
         "-b/--brokerAddr",
     )
@@ -166,9 +157,9 @@ async def test_settings_of_brokers_and_name_servers(cluster: InProcessCluster) -
         "orderTopicConf"
     ] == "broker-a:2;broker-b:2"
     await document(cluster, "deleteKvConfig", "--yes", "-s", "ORDER_TOPIC_CONFIG", "-k", "orders")
-    assert (await text(cluster, "updateOrderConf", "-t", "orders", "-m", "get")).code != 0
+    assert (await call(cluster, "updateOrderConf", "-t", "orders", "-m", "get")).code != 0
     assert failed(
-        await text(cluster, "updateOrderConf", "-t", "orders", "-m", "put"), 2, "-v/--orderConf"
+        await call(cluster, "updateOrderConf", "-t", "orders", "-m", "put"), 2, "-v/--orderConf"
     )
 
 
@@ -187,7 +178,7 @@ async def test_permissions_of_topics_and_brokers(cluster: InProcessCluster) -> N
         }
     await document(cluster, "addWritePerm", "-b", "broker-a")
     assert await perms() == {"broker-a": 6, "broker-b": 6}
-    assert failed(await text(cluster, "wipeWritePerm", "-b", "broker-x"), 4, "broker-a, broker-b")
+    assert failed(await call(cluster, "wipeWritePerm", "-b", "broker-x"), 4, "broker-a, broker-b")
     changed = await document(
         cluster,
         "updateTopicPerm",
@@ -201,12 +192,12 @@ async def test_permissions_of_topics_and_brokers(cluster: InProcessCluster) -> N
     assert list(changed["brokers"].values()) == [{"before": 6, "perm": 4}]
     assert await perms() == {"broker-a": 6, "broker-b": 4}
     assert failed(
-        await text(cluster, "updateTopicPerm", "-t", "orders", "-p", 7, "-c", "DefaultCluster"),
+        await call(cluster, "updateTopicPerm", "-t", "orders", "-p", 7, "-c", "DefaultCluster"),
         2,
         "2 (write)",
     )
     assert failed(
-        await text(cluster, "updateTopicPerm", "-t", "nowhere", "-p", 4, "-c", "DefaultCluster"),
+        await call(cluster, "updateTopicPerm", "-t", "nowhere", "-p", 4, "-c", "DefaultCluster"),
         4,
         "nowhere",
     )
@@ -241,10 +232,10 @@ async def test_groups_and_their_state(cluster: InProcessCluster) -> None:
             (row["topic"], row["brokerName"])
             for row in status["clients"][consumer.client_id]["queues"]
         } >= {("orders", "broker-a"), ("orders", "broker-b")}
-        report = await text(cluster, "consumerStatus", "-g", "billing", "-i", consumer.client_id)
+        report = await call(cluster, "consumerStatus", "-g", "billing", "-i", consumer.client_id)
         assert "#Consumer Properties#" in report.out
         assert failed(
-            await text(cluster, "consumerStatus", "-g", "billing", "-i", "nobody"),
+            await call(cluster, "consumerStatus", "-g", "billing", "-i", "nobody"),
             2,
             consumer.client_id,
         )
@@ -260,7 +251,7 @@ async def test_groups_and_their_state(cluster: InProcessCluster) -> None:
     await document(
         cluster, "deleteSubGroup", "--yes", "-c", "DefaultCluster", "-g", "billing", "-r", "true"
     )
-    assert failed(await text(cluster, "consumerProgress", "-g", "billing"), 4, "billing")
+    assert failed(await call(cluster, "consumerProgress", "-g", "billing"), 4, "billing")
     assert "%RETRY%billing" not in (await document(cluster, "topicList"))["topics"]
 
 
@@ -311,13 +302,13 @@ async def test_lists_of_settings_and_entries_of_an_index(
         "retryMaxTimes"
     ] == 3
     assert failed(
-        await text(cluster, "updateTopicList", "-b", address, "-f", wrong), 1, "illegal characters"
+        await call(cluster, "updateTopicList", "-b", address, "-f", wrong), 1, "illegal characters"
     )
     assert "fine" not in (await document(cluster, "topicList"))["topics"], (
         "all of a list or nothing of it"
     )
     assert (
-        await text(cluster, "updateTopicList", "-b", address, "-f", tmp_path / "missing.json")
+        await call(cluster, "updateTopicList", "-b", address, "-f", tmp_path / "missing.json")
     ).code != 0
 
     await document(cluster, "sendMessage", "-t", "one", "-p", "x", "-c", "paid")
@@ -357,6 +348,6 @@ async def test_a_message_is_given_to_one_client_again(cluster: InProcessCluster)
         words = ("queryMsgById", "-t", "orders", "-i", sent["msgId"], "-g", "billing")
         (message,) = (await document(cluster, *words, "-d", consumer.client_id))["messages"]
         assert (message["consumed"]["consumeResult"], got) == ("CR_SUCCESS", [b"again", b"again"])
-        assert failed(await text(cluster, *words), 2, "-d/--clientId")
-        assert failed(await text(cluster, *words, "-d", "nobody"), 1, "<nobody> not online")
+        assert failed(await call(cluster, *words), 2, "-d/--clientId")
+        assert failed(await call(cluster, *words, "-d", "nobody"), 1, "<nobody> not online")
         nursery.cancel_scope.cancel()

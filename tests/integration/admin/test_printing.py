@@ -8,11 +8,10 @@ import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import Done, failed, mqadmin, run
+from mqadmin_calls import call, document, failed, mqadmin, run
 
 from triomq import MessageQueue, Producer
 from triomq.client.admin.admin import Admin
@@ -40,14 +39,6 @@ async def cluster() -> AsyncIterator[InProcessCluster]:
         yield running
 
 
-async def document(cluster: InProcessCluster, *words: object) -> Any:
-    return (await mqadmin(*words, "-n", cluster.namesrv_address, "--json")).document
-
-
-async def text(cluster: InProcessCluster, *words: object) -> Done:
-    return await mqadmin(*words, "-n", cluster.namesrv_address)
-
-
 async def test_a_topic_is_printed_queue_by_queue(cluster: InProcessCluster) -> None:
     everything = await document(cluster, "printMsg", "-t", "orders")
     assert [
@@ -71,13 +62,13 @@ async def test_a_topic_is_printed_queue_by_queue(cluster: InProcessCluster) -> N
     assert [message["keys"][0] for message in part["messages"] if message["keys"]] == [
         f"k{number}" for number in range(6) if times[3] <= times[number] <= times[5]
     ]
-    plain = await text(cluster, "printMsg", "-t", "orders")
+    plain = await call(cluster, "printMsg", "-t", "orders")
     assert "minOffset=0, maxOffset=6, broker-a:0" in plain.out
-    assert failed(await text(cluster, "printMsg", "-t", "nowhere"), 4, "nowhere")
+    assert failed(await call(cluster, "printMsg", "-t", "nowhere"), 4, "nowhere")
     assert failed(
-        await text(cluster, "printMsg", "-t", "orders", "-b", 2, "-e", 1), 2, "-b/--beginTimestamp"
+        await call(cluster, "printMsg", "-t", "orders", "-b", 2, "-e", 1), 2, "-b/--beginTimestamp"
     )
-    assert failed(await text(cluster, "printMsg", "-t", "orders", "-s", "||"), 2, "names no tag")
+    assert failed(await call(cluster, "printMsg", "-t", "orders", "-s", "||"), 2, "names no tag")
 
 
 async def test_a_queue_is_printed_and_counted(cluster: InProcessCluster) -> None:
@@ -86,13 +77,13 @@ async def test_a_queue_is_printed_and_counted(cluster: InProcessCluster) -> None
     assert counted["tags"] == [{"tag": "even", "count": 3}, {"tag": "odd", "count": 3}]
     assert [message["queueOffset"] for message in counted["messages"]] == list(range(6))
     assert "body" not in counted["messages"][0]
-    shown = await text(cluster, "printMsgByQueue", *place, "-p", "true", "-d", "true", "-s", "odd")
+    shown = await call(cluster, "printMsgByQueue", *place, "-p", "true", "-d", "true", "-s", "odd")
     assert [row[-1] for row in shown.rows[1:]] == ["body 1", "body 3", "body 5"]
-    quiet = await text(cluster, "printMsgByQueue", *place)
+    quiet = await call(cluster, "printMsgByQueue", *place)
     assert (quiet.code, quiet.out) == (0, "")
     assert "6 messages match" in quiet.err
     assert failed(
-        await text(cluster, "printMsgByQueue", "-t", "orders", "-a", "broker-a", "-i", 2),
+        await call(cluster, "printMsgByQueue", "-t", "orders", "-a", "broker-a", "-i", 2),
         2,
         "no queue 2",
         "topic route",
@@ -104,23 +95,23 @@ async def test_no_call_keeps_more_than_its_limit(
 ) -> None:
     monkeypatch.setattr(reading, "MESSAGES_MAX", 4)
     monkeypatch.setattr(reading, "CHUNK_MESSAGES", 2)
-    done = await text(cluster, "printMsg", "-t", "orders")
+    done = await call(cluster, "printMsg", "-t", "orders")
     assert (done.code, done.out.count("body ")) == (0, 4)
     assert "ends after 4 messages" in done.err
     monkeypatch.setattr(reading, "MESSAGES_MAX", 100)
     monkeypatch.setattr(reading, "BODY_BYTES_MAX", 1)
-    assert "ends after 2 messages" in (await text(cluster, "printMsg", "-t", "orders")).err
+    assert "ends after 2 messages" in (await call(cluster, "printMsg", "-t", "orders")).err
 
 
 async def test_a_message_is_found_by_its_offset(cluster: InProcessCluster) -> None:
     place = ("-t", "orders", "-b", "broker-a", "-i", 0, "-o")
     (found,) = (await document(cluster, "queryMsgByOffset", *place, 4))["messages"]
     assert (found["keys"], found["body"], found["queueOffset"]) == (["k4"], "body 4", 4)
-    lines = (await text(cluster, "queryMsgByOffset", *place, 4)).out
+    lines = (await call(cluster, "queryMsgByOffset", *place, 4)).out
     assert f"{'Queue Offset:':<20} 4\n" in lines
-    assert failed(await text(cluster, "queryMsgByOffset", *place, 6), 4, "offset 6")
+    assert failed(await call(cluster, "queryMsgByOffset", *place, 6), 4, "offset 6")
     assert failed(
-        await text(cluster, "queryMsgByOffset", "-t", "orders", "-b", "x", "-i", 0, "-o", 0),
+        await call(cluster, "queryMsgByOffset", "-t", "orders", "-b", "x", "-i", 0, "-o", 0),
         4,
         "broker-a",
     )
@@ -157,9 +148,9 @@ async def test_the_queues_of_members_are_told_before_they_start(cluster: InProce
     assert {name: len(queues) for name, queues in shares.items()} == {"b": 2, "a": 1, "c": 1}
     queues = [(q["brokerName"], q["queueId"]) for share in shares.values() for q in share]
     assert sorted(queues) == [(b, q) for b in ("broker-a", "broker-b") for q in (0, 1)]
-    done = await text(cluster, "allocateMQ", "-t", "orders", "-i", "1,2,3,4,5")
+    done = await call(cluster, "allocateMQ", "-t", "orders", "-i", "1,2,3,4,5")
     assert "5 would get no queue" in done.err
-    assert failed(await text(cluster, "allocateMQ", "-t", "orders", "-i", "a,a"), 2, "twice")
+    assert failed(await call(cluster, "allocateMQ", "-t", "orders", "-i", "a,a"), 2, "twice")
 
 
 def first_file(folder: Path) -> Path:
@@ -182,14 +173,14 @@ async def test_probes_send_and_measure(cluster: InProcessCluster) -> None:
     assert sent["averageRt"] == pytest.approx(sum(times) / 7, abs=0.01)
     stored = (await document(cluster, "printMsg", "-t", "orders"))["messages"]
     assert sum(message["body"] == "a" * 10 for message in stored) == 8
-    alone = await text(cluster, "checkMsgSendRT", "-t", "orders", "-a", 1)
+    alone = await call(cluster, "checkMsgSendRT", "-t", "orders", "-a", 1)
     assert "Avg RT: N/A" in alone.out
-    status = await text(cluster, "sendMsgStatus", "-b", "broker-b", "-c", 3)
+    status = await call(cluster, "sendMsgStatus", "-b", "broker-b", "-c", 3)
     assert status.out.count("SendResult=SEND_OK") == 3
     assert await end_offset(cluster, own) == 3
-    assert failed(await text(cluster, "sendMsgStatus", "-b", "nobody"), 4, "nobody")
+    assert failed(await call(cluster, "sendMsgStatus", "-b", "nobody"), 4, "nobody")
     await document(cluster, "updateTopicPerm", "-c", "DefaultCluster", "-t", "orders", "-p", 4)
-    closed = await text(cluster, "checkMsgSendRT", "-t", "orders")
+    closed = await call(cluster, "checkMsgSendRT", "-t", "orders")
     assert failed(closed, 1, "no queue that can be written", "topic permission")
 
 

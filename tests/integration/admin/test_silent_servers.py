@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import Done, mqadmin, run
+from mqadmin_calls import Done, call, mqadmin, run
 from silent_servers import silent_broker, silent_server
 
 from triomq import MessageQueue, Producer, PushConsumer
@@ -310,14 +310,13 @@ async def test_doctor_ends_with_many_silent_servers_and_groups(
             local_cluster() as cluster,
             silent_broker(cluster.namesrv_address, ["orders"]) as ghost,
         ):
-            done = await mqadmin(
+            done = await call(
+                cluster,
                 "updateSubGroupList",
                 "-b",
                 cluster.brokers[0].address,
                 "-f",
                 tmp_path / "groups",
-                "-n",
-                cluster.namesrv_address,
             )
             assert done.code == 0
             with trio.fail_after(40):
@@ -477,16 +476,7 @@ async def test_missing_members_of_a_silent_broker_are_reported() -> None:
             ) as consumer,
             silent_broker(cluster.namesrv_address, ["orders"]) as ghost,
         ):
-            done = await mqadmin(
-                "consumerStatus",
-                "-g",
-                "billing",
-                "-n",
-                cluster.namesrv_address,
-                "--json",
-                "--timeout",
-                5,
-            )
+            done = await call(cluster, "consumerStatus", "-g", "billing", "--json", "--timeout", 5)
             assert done.code == 3
             assert list(done.document["clients"]) == [consumer.client_id]
             assert list(done.document["failures"]) == [ghost]

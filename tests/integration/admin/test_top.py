@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import trio
-from mqadmin_calls import failed, mqadmin
+from mqadmin_calls import call, failed, mqadmin
 from silent_servers import silent_broker, silent_server
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
@@ -110,7 +110,7 @@ async def test_one_frame_is_filtered_and_cut() -> None:
         filtered = (await mqadmin(*words, "--filter", "INVO")).document
         cut = (await mqadmin(*words, "--rows", 1)).document
         everything = (await mqadmin(*words, "--all")).document
-        text = await mqadmin("top", "--rows", 1, "-n", cluster.namesrv_address)
+        text = await call(cluster, "top", "--rows", 1)
     assert [row["topic"] for row in filtered["topics"]] == ["invoices"]
     assert (len(cut["topics"]), cut["topicCount"]) == (1, 2)
     assert "Topics: 2 (the first 1; --rows and --filter show others)" in text.out

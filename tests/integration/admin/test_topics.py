@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from mqadmin_calls import failed, mqadmin
+from mqadmin_calls import call, failed, mqadmin
 
 from triomq.client.core.errors import OffsetNotFound
 from triomq.client.sdk.producer import Producer
@@ -27,7 +27,7 @@ async def cluster() -> AsyncIterator[InProcessCluster]:
 
 @pytest.mark.feature("2b")
 async def test_cluster_list(cluster: InProcessCluster) -> None:
-    done = await mqadmin("clusterList", "-n", cluster.namesrv_address)
+    done = await call(cluster, "clusterList")
     assert done.code == 0, done
     assert done.columns == [
         *(
@@ -45,9 +45,7 @@ async def test_cluster_list(cluster: InProcessCluster) -> None:
         ["DefaultCluster", "broker-a"],
         ["DefaultCluster", "broker-b"],
     ]
-    brokers = (await mqadmin("cluster-list", "-n", cluster.namesrv_address, "--json")).document[
-        "brokers"
-    ]
+    brokers = (await call(cluster, "cluster-list", "--json")).document["brokers"]
     assert [
         (
             broker["brokerName"],
@@ -65,9 +63,7 @@ async def test_cluster_list(cluster: InProcessCluster) -> None:
         isinstance(broker["inTps"], float) and broker["version"].startswith("V5")
         for broker in brokers
     )
-    totals = await mqadmin(
-        "clusterList", "-m", "-c", "DefaultCluster", "-n", cluster.namesrv_address
-    )
+    totals = await call(cluster, "clusterList", "-m", "-c", "DefaultCluster")
     assert totals.columns == [
         "#Cluster Name",
         "#Broker Name",
@@ -80,24 +76,20 @@ async def test_cluster_list(cluster: InProcessCluster) -> None:
 
 
 async def test_cluster_list_of_an_unknown_cluster(cluster: InProcessCluster) -> None:
-    done = await mqadmin("clusterList", "-c", "Nowhere", "-n", cluster.namesrv_address)
+    done = await call(cluster, "clusterList", "-c", "Nowhere")
     assert failed(done, 4, "there is no cluster 'Nowhere': use one of DefaultCluster")
 
 
 async def test_broker_status(cluster: InProcessCluster) -> None:
     address = cluster.broker("broker-a").address
-    one = await mqadmin("brokerStatus", "-b", address, "-n", cluster.namesrv_address)
+    one = await call(cluster, "brokerStatus", "-b", address)
     assert one.columns == ["#Name", "#Value"]
     assert {"brokerActive", "commitLogMaxOffset", "putTps"} <= {row[0] for row in one.rows[1:]}
-    both = (
-        await mqadmin(
-            "brokerStatus", "-c", "DefaultCluster", "-n", cluster.namesrv_address, "--json"
-        )
-    ).document
+    both = (await call(cluster, "brokerStatus", "-c", "DefaultCluster", "--json")).document
     assert set(both["brokers"]) == {broker.address for broker in cluster.brokers}
     assert both["brokers"][address]["brokerActive"] == "true"
     assert failed(
-        await mqadmin("brokerStatus", "-n", cluster.namesrv_address),
+        await call(cluster, "brokerStatus"),
         2,
         "one of -b/--brokerAddr and -c/--clusterName is needed",
     )
@@ -183,14 +175,8 @@ async def test_fewer_queues_are_a_warning(
 @pytest.mark.feature("9a")
 async def test_a_topic_on_one_broker_only(cluster: InProcessCluster) -> None:
     target = cluster.broker("broker-b")
-    assert (
-        await mqadmin(
-            "updateTopic", "-b", target.address, "-t", "lonely", "-n", cluster.namesrv_address
-        )
-    ).code == 0
-    route = (
-        await mqadmin("topicRoute", "-t", "lonely", "-n", cluster.namesrv_address, "--json")
-    ).document
+    assert (await call(cluster, "updateTopic", "-b", target.address, "-t", "lonely")).code == 0
+    route = (await call(cluster, "topicRoute", "-t", "lonely", "--json")).document
     assert [(data["brokerName"], data["readQueueNums"]) for data in route["queueDatas"]] == [
         ("broker-b", 8)
     ]
@@ -198,14 +184,8 @@ async def test_a_topic_on_one_broker_only(cluster: InProcessCluster) -> None:
 
 @pytest.mark.feature("9b")
 async def test_a_send_to_an_unknown_topic_creates_it(cluster: InProcessCluster) -> None:
-    sent = (
-        await mqadmin(
-            "sendMessage", "-t", "surprise", "-p", "x", "-n", cluster.namesrv_address, "--json"
-        )
-    ).document
-    route = (
-        await mqadmin("topicRoute", "-t", "surprise", "-n", cluster.namesrv_address, "--json")
-    ).document
+    sent = (await call(cluster, "sendMessage", "-t", "surprise", "-p", "x", "--json")).document
+    route = (await call(cluster, "topicRoute", "-t", "surprise", "--json")).document
     assert [
         (data["brokerName"], data["writeQueueNums"], data["perm"]) for data in route["queueDatas"]
     ] == [(sent["brokerName"], 4, 6)]
@@ -239,9 +219,7 @@ async def test_both_name_servers_know_the_topic_when_the_command_returns(
     cluster: InProcessCluster,
 ) -> None:
     assert (
-        await mqadmin(
-            "updateTopic", "-c", "DefaultCluster", "-t", "everywhere", "-n", cluster.namesrv_address
-        )
+        await call(cluster, "updateTopic", "-c", "DefaultCluster", "-t", "everywhere")
     ).code == 0
     for namesrv in cluster.namesrvs:
         assert (
@@ -253,11 +231,11 @@ async def test_both_name_servers_know_the_topic_when_the_command_returns(
 async def test_topic_list(cluster: InProcessCluster) -> None:
     await cluster.create_topic("orders")
     await cluster.create_topic("audits")
-    done = await mqadmin("topicList", "-n", cluster.namesrv_address)
+    done = await call(cluster, "topicList")
     names = done.out.splitlines()
     assert {"orders", "audits", "TBW102"} <= set(names)
     assert names == sorted(names)
-    with_clusters = await mqadmin("topicList", "-c", "-n", cluster.namesrv_address)
+    with_clusters = await call(cluster, "topicList", "-c")
     assert with_clusters.columns == ["#Cluster Name", "#Topic", "#Consumer Group"]
     assert ["DefaultCluster", "orders", "-"] in [
         [cell.strip() for cell in row] for row in with_clusters.rows
@@ -267,27 +245,16 @@ async def test_topic_list(cluster: InProcessCluster) -> None:
 async def test_topic_status(cluster: InProcessCluster) -> None:
     await cluster.create_topic("orders", queues=2)
     sent = (
-        await mqadmin(
-            "sendMessage",
-            "-t",
-            "orders",
-            "-p",
-            "x",
-            "-b",
-            "broker-b",
-            "-i",
-            1,
-            "-n",
-            cluster.namesrv_address,
-            "--json",
+        await call(
+            cluster, "sendMessage", "-t", "orders", "-p", "x", "-b", "broker-b", "-i", 1, "--json"
         )
     ).document
     assert (sent["brokerName"], sent["queueId"], sent["queueOffset"]) == ("broker-b", 1, 0)
-    done = await mqadmin("topicStatus", "-t", "orders", "-n", cluster.namesrv_address)
+    done = await call(cluster, "topicStatus", "-t", "orders")
     assert done.columns == ["#Broker Name", "#QID", "#Min Offset", "#Max Offset", "#Last Updated"]
     assert "\nTopic Put TPS: " in done.out
     queues: list[dict[str, Any]] = (
-        await mqadmin("topicStatus", "-t", "orders", "-n", cluster.namesrv_address, "--json")
+        await call(cluster, "topicStatus", "-t", "orders", "--json")
     ).document["queues"]
     assert [
         (queue["brokerName"], queue["queueId"], queue["minOffset"], queue["maxOffset"])
@@ -303,36 +270,18 @@ async def test_topic_status(cluster: InProcessCluster) -> None:
 
 async def test_delete_topic(cluster: InProcessCluster) -> None:
     await cluster.create_topic("orders")
-    done = await mqadmin(
-        "deleteTopic",
-        "--yes",
-        "-c",
-        "DefaultCluster",
-        "-t",
-        "orders",
-        "-n",
-        cluster.namesrv_address,
-    )
+    done = await call(cluster, "deleteTopic", "--yes", "-c", "DefaultCluster", "-t", "orders")
     assert (done.code, done.out) == (
         0,
         "delete topic [orders] from cluster [DefaultCluster] success.\n",
     ), done
     assert failed(
-        await mqadmin("topicRoute", "-t", "orders", "-n", cluster.namesrv_address),
+        await call(cluster, "topicRoute", "-t", "orders"),
         4,
         "no broker offers topic 'orders'",
     )
     assert failed(
-        await mqadmin(
-            "deleteTopic",
-            "--yes",
-            "-c",
-            "DefaultCluster",
-            "-t",
-            "orders",
-            "-n",
-            cluster.namesrv_address,
-        ),
+        await call(cluster, "deleteTopic", "--yes", "-c", "DefaultCluster", "-t", "orders"),
         4,
         "'orders'",
     )
@@ -340,14 +289,12 @@ async def test_delete_topic(cluster: InProcessCluster) -> None:
 
 @pytest.mark.parametrize("command", ["topicRoute", "topicStatus", "consumeMessage"])
 async def test_an_unknown_topic(cluster: InProcessCluster, command: str) -> None:
-    done = await mqadmin(command, "-t", "nope", "-n", cluster.namesrv_address)
+    done = await call(cluster, command, "-t", "nope")
     assert failed(done, 4, "no broker offers topic 'nope'", "mqadmin topic create")
 
 
 async def test_a_broker_that_refuses(cluster: InProcessCluster) -> None:
-    done = await mqadmin(
-        "updateTopic", "-c", "DefaultCluster", "-t", "TBW102", "-n", cluster.namesrv_address
-    )
+    done = await call(cluster, "updateTopic", "-c", "DefaultCluster", "-t", "TBW102")
     assert failed(done, 1, "29 INVALID_PARAMETER", "TBW102")
 
 
@@ -449,16 +396,7 @@ async def test_an_ordered_topic_is_known_to_the_name_servers() -> None:
                     KvConfigHeader(namespace="ORDER_TOPIC_CONFIG", key="ordered"),
                 )
                 assert set((answer.ext or {})["value"].split(";")) == {"broker-a:2", "broker-b:2"}
-            await mqadmin(
-                "deleteTopic",
-                "--yes",
-                "-c",
-                "DefaultCluster",
-                "-t",
-                "ordered",
-                "-n",
-                cluster.namesrv_address,
-            )
+            await call(cluster, "deleteTopic", "--yes", "-c", "DefaultCluster", "-t", "ordered")
             with pytest.raises(OffsetNotFound, match="No config item"):
                 await admin.ask(
                     namesrv.address,
