@@ -40,7 +40,7 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.testing import InProcessCluster, local_cluster
 
 ALTERNATE_SCREEN_LEFT = b"\x1b[?1049l"
-TIMEOUT = ("--timeout", 1)
+TIMEOUT = ("--timeout", 10)
 
 
 @asynccontextmanager
