@@ -383,6 +383,8 @@ class Pops:
         if visible_at <= now if over is None else over:
             return None
         topic, group, queue_id, *_ = key
+        while (topic, group, queue_id, offset, now, self.broker_name) in self.in_flight:
+            now += 1  # popped in this millisecond: the acknowledgement below is not for this one
         point = CheckPoint(
             start_offset=offset,
             pop_time=now,
