@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from threaded_cluster import cluster_in_a_thread
 from triomq import (
     ClientSettings,
     ConsumerSettings,
+    Handler,
     Message,
     NotRunning,
     PullConsumer,
@@ -435,3 +437,40 @@ def test_a_cancelled_stop_continues_under_asyncio() -> None:
     assert portal.stop().exception() is None
     with pytest.raises(NotRunning):
         portal.submit(trio.sleep, 0)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_message_whose_handler_ctrl_c_hits_comes_again(ordered: bool) -> None:
+    """Python raises in the frame that runs: the handler's own. The consumer ends with it."""
+    with cluster_in_a_thread(topic="T", queues=1) as address:
+        bodies = [b"%d" % number for number in range(5)]
+        with sync.Producer(address, group="p") as producer:
+            for body in bodies:
+                producer.send("T", body)
+        finished: list[bytes] = []
+
+        async def interrupted(message: ReceivedMessage) -> None:
+            if len(finished) == 2:
+                signal.raise_signal(signal.SIGINT)
+            finished.append(message.body)
+
+        async def handle(message: ReceivedMessage) -> None:
+            finished.append(message.body)
+
+        async def consume(handler: Handler, count: int) -> None:
+            async with (
+                PushConsumer(
+                    address, group="g", subscriptions="T", consume_from="first", ordered=ordered
+                ) as consumer,
+                trio.open_nursery() as nursery,
+            ):
+                nursery.start_soon(partial(consumer.run, handler, concurrency=1))
+                await until(lambda: len(finished) >= count)
+                nursery.cancel_scope.cancel()
+
+        with pytest.raises(BaseExceptionGroup) as caught:
+            trio.run(consume, interrupted, len(bodies))
+        assert caught.group_contains(KeyboardInterrupt)
+        assert finished == bodies[:2]
+        trio.run(consume, handle, len(bodies))
+        assert finished == bodies
