@@ -154,3 +154,26 @@ async def test_progress_waits_for_the_disk_and_for_the_slaves(last: str) -> None
     ends["slave"] = flushed.value = 100
     assert not transactions.save_progress()
     assert saved == {HALF_TOPIC: 1, OP_HALF_TOPIC: 1}
+
+
+def test_an_old_copy_that_ends_leaves_the_newest_one() -> None:
+    """The op record of a copy that was checked in turn comes behind the next copy."""
+    open_halves = OpenHalves(0, 0)
+    open_halves.arrived(3, now=0.0)
+    open_halves.note_copy(0, 1, due=10.0)
+    open_halves.note_copy(0, 2, due=20.0)
+    open_halves.finish([0, 1])
+    assert open_halves.current(0) == 2
+    assert open_halves.due(15.0, 60.0, 10) == []
+    assert open_halves.due(20.0, 60.0, 10) == [2]
+    open_halves.finish([2])
+    assert open_halves.current(0) is None
+
+
+def test_a_half_is_due_once() -> None:
+    open_halves = OpenHalves(0, 0)
+    open_halves.arrived(2, now=0.0)
+    for _ in range(2):
+        open_halves.postpone(0, due=30.0)
+    assert open_halves.due(60.0, 60.0, 10) == [0, 1]
+    assert open_halves.due(90.0, 60.0, 10) == []
