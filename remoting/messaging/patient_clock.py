@@ -27,6 +27,7 @@ class PatientClock:
         self._apart = self.wall_ms() - self._at
 
     def now_ms(self) -> int:
+        """Return the wall time without jumps ahead of the last ``window_ms``. Checkpoint: never."""
         steady = self.steady_ms()
         apart = self.wall_ms() - steady
         if apart <= self._apart or steady - self._at > self.window_ms:

@@ -17,6 +17,6 @@ def test_every_request_code_of_a_broker_says_what_it_needs_and_no_other_does() -
     assert codes >= set(STRICTER)
 
 
-def test_every_method_of_the_grpc_service_says_what_it_needs() -> None:
+async def test_every_method_of_the_grpc_service_says_what_it_needs() -> None:
     paths = GrpcMessaging(MagicMock()).table().methods
     assert {path.rpartition("/")[2] for path in paths} == set(CALL_NEEDS)

@@ -173,7 +173,7 @@ async def test_a_call_that_ends_while_the_broker_answers_keeps_no_message(
 
 
 async def test_a_call_that_ends_before_the_broker_answers_keeps_no_message(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     link, call = FakeLink(), FakeCall()
     async with trio.open_nursery() as nursery:
@@ -186,7 +186,7 @@ async def test_a_call_that_ends_before_the_broker_answers_keeps_no_message(
 
 
 async def test_what_a_client_does_not_take_comes_again_soon(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     link, call = FakeLink(), FakeCall(window=2)  # the status and a message
     link.popped.set()
