@@ -116,17 +116,19 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
         return await _repeat(call, once, stdout, stderr)
 
 
-def name_servers(command: AdminCommand, values: Values) -> tuple[str, ...]:
-    """Return the name servers to ask; a command that names its controllers may do without.
+def name_servers(command: AdminCommand, values: Values) -> str | tuple[()] | None:
+    """Return the option -n as it is; ``()`` for a command that names its controllers without it.
 
     Raises: NoNameServer, SettingsError.
     """
+    given = values.maybe_text("namesrvAddr")
     try:
-        return namesrv_addresses(values.maybe_text("namesrvAddr"))
+        namesrv_addresses(given)
     except NoNameServer:
         if CONTROLLERS in command.options:
             return ()
         raise
+    return given
 
 
 async def _repeat(
