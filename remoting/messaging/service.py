@@ -46,7 +46,6 @@ from triomq.remoting.messaging.cluster import (
 )
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
-from triomq.remoting.messaging.patient_clock import PatientClock
 from triomq.remoting.messaging.receiving import Receiving
 from triomq.remoting.messaging.renewal import Renewals
 from triomq.remoting.messaging.routing import Routing
@@ -67,10 +66,6 @@ EXPIRY_SECONDS = 5.0
 
 def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _steady_ms() -> int:
-    return int(trio.current_time() * 1000)
 
 
 @attrs.define(eq=False)
@@ -100,7 +95,7 @@ class GrpcMessaging:
             lambda: self.cluster.verifies_signatures,
         )
         self.telemetry = TelemetryStreams(self.cluster, self.clients, self.settings, self.access)
-        self.renewals = Renewals(self.settings, self.limits, _steady_ms, self._retry_delay)
+        self.renewals = Renewals(self.settings, self.limits, self.clock_ms, self._retry_delay)
 
     async def run(
         self,
@@ -134,8 +129,7 @@ class GrpcMessaging:
         """Return the methods for a GrpcServer."""
         routing = Routing(self.cluster, self.clients)
         sending = Sending(self.cluster, self.clients, self.clock_ms)
-        clock = PatientClock(self.clock_ms, _steady_ms, self.settings.invisible_ms_max)
-        settling = Settling(self.clients, self.renewals, clock.now_ms)
+        settling = Settling(self.clients, self.renewals, self.clock_ms)
         receiving = Receiving(
             self.cluster, self.clients, self.renewals, self.settings, self._spawn, self.clock_ms
         )

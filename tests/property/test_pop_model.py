@@ -12,9 +12,9 @@ import attrs
 import pytest
 
 from triomq.broker.services.pop import in_flight, revive_queue
-from triomq.broker.services.pop.in_flight import KEEP_MS, LATE_MS, PopsInFlight
+from triomq.broker.services.pop.in_flight import KEEP_MS, PopsInFlight
 from triomq.broker.services.pop.revive_queue import ReviveQueue
-from triomq.remoting.protocol.bodies.check_point import LEAD_MS, Ack, CheckPoint, Key
+from triomq.remoting.protocol.bodies.check_point import LEAD_MS, Ack, CheckPoint
 
 
 @attrs.define(eq=False)
@@ -22,10 +22,6 @@ class Broker:
     """A broker with one revive queue; timers deliver in the order of their times."""
 
     now: int = 0
-    """The wall clock."""
-    steady: int = 0
-    jumps: bool = False
-    """Whether the wall clock jumps."""
     flights: PopsInFlight = attrs.field(factory=PopsInFlight)
     timers: list[tuple[int, int, CheckPoint | Ack]] = attrs.field(factory=list)
     topic: list[CheckPoint | Ack] = attrs.field(factory=list)
@@ -35,8 +31,6 @@ class Broker:
     queue: ReviveQueue = attrs.field(factory=lambda: ReviveQueue(-1, 0))
     popped: dict[int, CheckPoint] = attrs.field(factory=dict)
     """Offset -> its check point."""
-    ends: dict[int, int] = attrs.field(factory=dict)
-    """Offset -> when it comes again by the steady clock."""
     acknowledged: dict[int, int] = attrs.field(factory=dict)
     """Offset -> when."""
     again: list[int] = attrs.field(factory=list)
@@ -57,28 +51,34 @@ class Broker:
         )
         self.popped |= dict.fromkeys(offsets, point)
         self.put(point.visible_at - LEAD_MS, point)
-        self.flights.begin(point, self.steady)
-        self.ends |= dict.fromkeys(offsets, self.steady + point.invisible_ms)
+        self.flights.begin(point)
 
     def acknowledge(self, choose: random.Random) -> None:
         offsets = choose.sample(list(self.popped), min(len(self.popped), choose.randint(1, 3)))
         for offset in offsets:
             point = self.popped[offset]
-            if self.ends[offset] <= self.steady:
+            if point.visible_at <= self.now:
                 continue
             fresh = self.flights.acknowledge(point.key, [offset])
             self.acknowledged.setdefault(offset, self.now)
             if fresh:
-                self.put(point.visible_at, ack_of(point, offset))
+                self.put(
+                    point.visible_at,
+                    Ack(
+                        offset=offset,
+                        start_offset=point.start_offset,
+                        group="G",
+                        topic="T",
+                        queue_id=0,
+                        pop_time=point.pop_time,
+                    ),
+                )
 
     def put(self, due: int, record: CheckPoint | Ack) -> None:
         self.timers.append((due, len(self.timers) + self.written, record))
 
     def pass_time(self, choose: random.Random) -> None:
-        passed = choose.randint(1, 1500)
-        self.now, self.steady = self.now + passed, self.steady + passed
-        if self.jumps and choose.random() < 0.2:
-            self.now += choose.choice((-1, 1)) * choose.choice((2_000, 5_000, 3_600_000))
+        self.now += choose.randint(1, 1500)
         due = sorted(timer[:2] for timer in self.timers if timer[0] <= self.now)
         records = {timer[:2]: timer[2] for timer in self.timers}
         self.timers = [timer for timer in self.timers if timer[0] > self.now]
@@ -90,7 +90,7 @@ class Broker:
                     self.topic.append(record)
             elif not self.flights.dropped(record.key):
                 self.topic.append(record)
-        self.flights.end(self.now, self.steady)
+        self.flights.end(self.now)
         self.revive()
 
     def revive(self) -> None:
@@ -100,23 +100,10 @@ class Broker:
                 self.queue.check_point(offset, record)
             else:
                 self.queue.acknowledged(offset, record)
-        for point, offsets in self.queue.due(self.now, self.is_over):
-            left = self.flights.decide(point.key)
-            self.again += offsets if left is None else left
-            self.flights.revived(point.key)
-            self.queue.finish(point)
-        for flight in self.flights.late():
-            point = flight.point
-            left = self.flights.decide(point.key) or []
-            self.again += left
-            for offset in left:
-                self.put(point.visible_at, ack_of(point, offset))
-            self.flights.revived(point.key)
+        for point, offsets in self.queue.due(self.now):
+            self.again += offsets
             self.queue.finish(point)
         self.done = self.queue.done
-
-    def is_over(self, key: Key) -> bool:
-        return self.flights.is_over(key, self.steady) is not False
 
     def restart(self, choose: random.Random) -> None:
         """After a crash the timers deliver again what they delivered last."""
@@ -126,25 +113,12 @@ class Broker:
     def check(self) -> None:
         assert len(set(self.again)) == len(self.again)
         assert not self.acknowledged.keys() & set(self.again)
-        assert all(self.ends[offset] <= self.steady for offset in self.again)
-        before = self.steady - (LATE_MS if self.jumps else 0)
-        over = {offset for offset, end in self.ends.items() if end < before}
-        assert over - self.acknowledged.keys() <= set(self.again)
+        over = {offset for offset, point in self.popped.items() if point.visible_at < self.now}
+        assert over - self.acknowledged.keys() == set(self.again)
 
 
-def ack_of(point: CheckPoint, offset: int) -> Ack:
-    return Ack(
-        offset=offset,
-        start_offset=point.start_offset,
-        group="G",
-        topic="T",
-        queue_id=0,
-        pop_time=point.pop_time,
-    )
-
-
-def play(seed: int, *, jumps: bool = False) -> Broker:
-    choose, broker = random.Random(seed), Broker(jumps=jumps)
+def play(seed: int) -> Broker:
+    choose, broker = random.Random(seed), Broker()
     for _ in range(200):
         action = choose.random()
         if action < 0.35:
@@ -154,7 +128,7 @@ def play(seed: int, *, jumps: bool = False) -> Broker:
         elif action < 0.98:
             broker.pass_time(choose)
             broker.check()
-        elif not jumps:  # after a start the wall clock counts
+        else:
             broker.restart(choose)
     for _ in range(20):
         broker.pass_time(choose)
@@ -167,20 +141,11 @@ def test_the_rest_comes_again_once(seed: int) -> None:
     broker = play(seed)
     assert broker.again
     assert broker.acknowledged
-    broker.now, broker.steady = broker.now + 100_000, broker.steady + 100_000
-    for _ in range(2):  # late first, then over for long enough
-        broker.now, broker.steady = broker.now + KEEP_MS, broker.steady + KEEP_MS
-        broker.flights.end(broker.now, broker.steady)
+    broker.now += 100_000 + KEEP_MS
+    broker.flights.end(broker.now)
     assert len(broker.flights) == 0
     assert broker.flights.count("G", "T") == 0
     assert broker.done == len(broker.topic) - 1
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_a_wall_clock_that_jumps_changes_nothing(seed: int) -> None:
-    broker = play(seed, jumps=True)
-    assert broker.again
-    assert broker.acknowledged
 
 
 def test_most_records_of_acknowledged_messages_are_written_once() -> None:
@@ -205,8 +170,8 @@ def keeps_nothing(self: PopsInFlight, key: Any) -> bool:
     return True
 
 
-def early(self: ReviveQueue, complete_to_ms: int, is_over: Any) -> Any:
-    return DUE(self, complete_to_ms + LEAD_MS, lambda key: True)
+def early(self: ReviveQueue, complete_to_ms: int) -> Any:
+    return DUE(self, complete_to_ms + LEAD_MS)
 
 
 def done_to_the_end(self: ReviveQueue) -> None:
@@ -221,8 +186,6 @@ DUE = ReviveQueue.due
     [
         (in_flight.PopsInFlight, "drops", drops_anything),
         (in_flight.PopsInFlight, "dropped", keeps_nothing),
-        (in_flight.PopsInFlight, "late", lambda self: []),
-        (in_flight.PopsInFlight, "is_over", lambda self, key, steady_ms: None),
         (revive_queue.ReviveQueue, "due", early),
         (revive_queue.ReviveQueue, "_advance", done_to_the_end),
     ],
@@ -235,7 +198,6 @@ def test_broken_rules_are_found(
     for seed in range(20):
         try:
             play(seed)
-            play(seed, jumps=True)
         except AssertionError:
             found += 1
     assert found > 0

@@ -100,7 +100,7 @@ class PopChecks:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"revive queue {revive_queue} does not exist (reviveQueueNum is {queues})",
             )
-        if visible_at >= max(pops.clock_ms(), pops.latest_ms) + INVISIBLE_MS_MAX:
+        if visible_at >= pops.clock_ms() + INVISIBLE_MS_MAX:
             raise Rejected(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message would come again at {visible_at}, which no pop has promised",

@@ -104,9 +104,7 @@ class PopWork:
     full: str = ""
     """The first topic that was passed since too much of it is in flight."""
     free_at: int = 0
-    """When the first queue that an orderly group must wait for is free, by the steady clock (ms);
-    0: there is none.
-    """
+    """When the first queue that an orderly group must wait for is free (ms); 0: there is none."""
 
     @property
     def header(self) -> PopMessageHeader:
@@ -143,7 +141,7 @@ class PopMessages:
         tag_codes, wanted = self._filter(header)
         self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
         pops.commit_covered()
-        pops.end_flights()
+        pops.in_flight.end(now)
         if not header.order:
             self.checks.room(pops, header.consumer_group)
         revive_queue = ORDERED_QUEUE if header.order else pops.next_revive_queue()
@@ -205,12 +203,9 @@ class PopMessages:
     def _is_blocked(self, work: PopWork, key: QueueKey, pops: Pops) -> bool:
         """Return whether an orderly group waits for acknowledgements of a queue."""
         info = pops.orders.pops.get(key)
-        if info is None:
+        free_at = info.free_at(work.header.attempt_id) if info is not None else 0
+        if free_at <= work.pop_time:
             return False
-        left = info.free_at(work.header.attempt_id) - pops.ordered_now_ms(info)
-        if left <= 0:
-            return False
-        free_at = pops.steady_ms() + left
         work.free_at = min(work.free_at or free_at, free_at)
         return True
 
@@ -479,7 +474,7 @@ class PopMessages:
         if left <= 0:
             return None
         if work.free_at:
-            now = self.checks.state().steady_ms()
+            now = self.checks.state().clock_ms()
             left = min(left, max(1, work.free_at - now) / 1000)
         old, new = pop_retry_topics(header.consumer_group, header.topic)
         return self.held.hold(

@@ -17,7 +17,6 @@ import attrs
 import msgspec
 
 from triomq.broker.services.persisted import PersistedTable, load_table
-from triomq.broker.services.pop.in_flight import PopsInFlight
 from triomq.broker.services.pop.pop_log import PopRecord, QueueKey
 from triomq.broker.store.log.durability import DurabilityResult, OnDurable
 from triomq.remoting.protocol.bodies.check_point import Ack, CheckPoint, Key
@@ -141,16 +140,9 @@ class ActingRecords(PersistedTable):
                 self.decided.add(known.point.key)
         self.touch()
 
-    def due_points(
-        self, complete_to_ms: int, in_flight: PopsInFlight, steady_ms: int
-    ) -> list[ActingPoint]:
+    def due_points(self, complete_to_ms: int) -> list[ActingPoint]:
         """Return the check points whose messages come again."""
-        found = []
-        for key, each in self.points.items():
-            over = in_flight.is_over(key, steady_ms)
-            if each.point.visible_at < complete_to_ms if over is None else over:
-                found.append(each)
-        return found
+        return [each for each in self.points.values() if each.point.visible_at < complete_to_ms]
 
     def forget(self, points: Iterable[Key], acks: Iterable[Key]) -> None:
         """Forget what the master has."""

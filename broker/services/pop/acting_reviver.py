@@ -85,7 +85,7 @@ class ActingReviver:
         try:
             while True:
                 pops.commit_covered()
-                pops.end_flights()
+                pops.in_flight.end(pops.clock_ms())
                 failed = self.sender is not None and not await self._revive(self.sender)
                 await trio.sleep(RETRY_SECONDS if failed else POLL_SECONDS)
         finally:
@@ -118,8 +118,7 @@ class ActingReviver:
         pops = self.pops
         complete_to = pops.timers.complete_to_ms()
         pops.decided_to_ms = complete_to or pops.decided_to_ms  # goes back with the clock
-        for known in self.records.due_points(complete_to, pops.in_flight, pops.steady_ms()):
-            pops.in_flight.decide(known.point.key)
+        for known in self.records.due_points(complete_to):
             group = self.groups.find(known.point.group)
             if group is None or self.topics.find(known.point.topic) is None:
                 self._done(known, list(known.left))
@@ -138,8 +137,6 @@ class ActingReviver:
     def _done(self, known: ActingPoint, offsets: list[int]) -> None:
         point = known.point
         self.records.acknowledge(point.key, offsets, point.visible_at, known.revive_queue)
-        if not known.left:
-            self.pops.in_flight.revived(point.key)
 
     async def _message(self, point: CheckPoint, offset: int) -> StoredMessage | None:
         """Return a message that comes again; None if the log has it no more."""

@@ -3,9 +3,6 @@
 Pure. The records of the revive topic are what counts after a crash; this table saves writing those
 of messages that were acknowledged in time a second time, and knows how many are in flight. A check
 point that it does not know, from before a start, goes its way through the revive topic.
-
-Invisible times are counted by the steady clock, so that a wall clock that jumps neither ends nor
-extends them. Records have times of the wall clock, which count after a start.
 """
 
 from __future__ import annotations
@@ -19,12 +16,6 @@ from triomq.remoting.protocol.bodies.check_point import CheckPoint, Key
 
 KEEP_MS = 10_000
 """An entry outlives its messages by this time: its acknowledgements are delivered at their end."""
-LATE_MS = 2_000
-"""The revive topic has a check point at the end of its time. If nothing has come of it by then,
-the wall clock was set back, or the timers are late.
-"""
-RETRY_MS = 60_000
-"""How often an entry is looked at whose records the timers have not delivered by the wall clock."""
 
 Queue = tuple[str, str, int]
 """(group, topic, queue id)"""
@@ -34,20 +25,15 @@ Queue = tuple[str, str, int]
 class Flight:
     """The messages of one check point."""
 
-    point: CheckPoint
-    revive_queue: int
-    ends_ms: int
-    """By the steady clock."""
     offsets: list[int]
     """In ascending order."""
+    visible_at: int
     left: int
     """How many are not acknowledged."""
     acknowledged: int = 0
     """Bit i: the i-th message is acknowledged."""
     dropped: bool = False
     """Whether the check point was dropped when it was due: its acknowledgements go the same way."""
-    decided: bool = False
-    """Whether what is left comes again, so that acknowledgements are too late."""
 
 
 @attrs.define(eq=False)
@@ -56,17 +42,13 @@ class PopsInFlight:
 
     _flights: dict[Key, Flight] = attrs.field(factory=dict, init=False)
     _ends: list[tuple[int, Key]] = attrs.field(factory=list, init=False)
-    """When entries are late, and then forgotten, by the steady clock."""
-    _late: dict[Key, Flight] = attrs.field(factory=dict, init=False)
+    """When entries are forgotten."""
     _counts: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict, init=False)
     """Group -> topic -> queue -> messages in flight; no zeros."""
     _of_groups: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self._flights)
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._flights
 
     def count(self, group: str, topic: str) -> int:
         """Return how many messages of a topic are in flight in a group."""
@@ -87,37 +69,12 @@ class PopsInFlight:
             for topic, queues in topics.items():
                 yield group, topic, sum(queues.values())
 
-    def begin(self, point: CheckPoint, steady_ms: int, revive_queue: int = 0) -> None:
+    def begin(self, point: CheckPoint) -> None:
         """Note the messages of a pop, or of a changed invisible time."""
-        offsets, ends_ms = point.offsets, steady_ms + point.invisible_ms
-        self._flights[point.key] = Flight(point, revive_queue, ends_ms, offsets, len(offsets))
-        heapq.heappush(self._ends, (ends_ms + LATE_MS, point.key))
+        offsets = point.offsets
+        self._flights[point.key] = Flight(offsets, point.visible_at, len(offsets))
+        heapq.heappush(self._ends, (point.visible_at + KEEP_MS, point.key))
         self._count(point.key, len(offsets))
-
-    def is_over(self, key: Key, steady_ms: int) -> bool | None:
-        """Return whether a check point's time is over, or all is acknowledged; None: not known."""
-        flight = self._flights.get(key)
-        return None if flight is None else not flight.left or flight.ends_ms <= steady_ms
-
-    def decide(self, key: Key) -> list[int] | None:
-        """Take no more acknowledgements; return what comes again, None if it is not known."""
-        flight = self._flights.get(key)
-        if flight is None:
-            return None
-        flight.decided = True
-        return [each for at, each in enumerate(flight.offsets) if not flight.acknowledged >> at & 1]
-
-    def revived(self, key: Key) -> None:
-        """Note that what was decided has come again."""
-        self._late.pop(key, None)
-        flight = self._flights.get(key)
-        if flight is not None:
-            flight.acknowledged = (1 << len(flight.offsets)) - 1
-            self._leave(key, flight, flight.left)
-
-    def late(self) -> list[Flight]:
-        """Return what should have come again for a while."""
-        return list(self._late.values())
 
     def unacknowledged(self, key: Key, offsets: Iterable[int]) -> list[int]:
         """Return the messages that are not acknowledged yet, each once.
@@ -127,8 +84,6 @@ class PopsInFlight:
         flight = self._flights.get(key)
         if flight is None:
             return list(dict.fromkeys(offsets))
-        if flight.decided:
-            return []
         places = {offset: place for place, offset in enumerate(flight.offsets)}
         found = 0
         fresh = []
@@ -164,26 +119,14 @@ class PopsInFlight:
         flight = self._flights.get(key)
         return flight is not None and flight.dropped
 
-    def end(self, wall_ms: int, steady_ms: int) -> None:
-        """Note what is late, and forget what is over for long enough.
-
-        An entry stays until the timers have delivered its records, too.
-        """
-        while self._ends and self._ends[0][0] <= steady_ms:
+    def end(self, now_ms: int) -> None:
+        """Forget what is over for long enough."""
+        while self._ends and self._ends[0][0] <= now_ms:
             _, key = heapq.heappop(self._ends)
             flight = self._flights.get(key)
-            if flight is None:
-                continue
-            rest = flight.ends_ms + KEEP_MS - steady_ms
-            if rest > 0:
-                if flight.left:
-                    self._late[key] = flight
-            else:
-                rest = min(flight.point.visible_at + KEEP_MS - wall_ms, RETRY_MS)
-            if rest > 0:
-                heapq.heappush(self._ends, (steady_ms + rest, key))
-            else:
-                self._forget(key, flight)
+            if flight is not None and flight.visible_at + KEEP_MS <= now_ms:
+                self._leave(key, flight, flight.left)
+                del self._flights[key]
 
     def forget(
         self,
@@ -199,18 +142,12 @@ class PopsInFlight:
                 and group in (None, key[1])
                 and (queue_ids is None or key[2] in queue_ids)
             ):
-                self._forget(key, flight)
-
-    def _forget(self, key: Key, flight: Flight) -> None:
-        self._leave(key, flight, flight.left)
-        del self._flights[key]
-        self._late.pop(key, None)
+                self._leave(key, flight, flight.left)
+                del self._flights[key]
 
     def _leave(self, key: Key, flight: Flight, count: int) -> None:
         flight.left -= count
         self._count(key, -count)
-        if not flight.left:
-            self._late.pop(key, None)
 
     def _count(self, key: Key, change: int) -> None:
         topic, group, queue_id = key[:3]

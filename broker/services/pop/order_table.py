@@ -28,7 +28,6 @@ class OrderTable(PersistedTable):
 
     clock_ms: Callable[[], int]
     pops: dict[QueueKey, OrderedPop] = attrs.field(factory=dict)
-    steady_ms: Callable[[], int] = attrs.field(default=lambda: 0, init=False)
 
     def put(self, key: QueueKey, info: OrderedPop) -> None:
         self.pops[key] = info
@@ -43,10 +42,9 @@ class OrderTable(PersistedTable):
         return b"".join(self.steps())
 
     def steps(self) -> Iterator[bytes]:
-        wall, steady = self.clock_ms(), self.steady_ms()
-        for key, info in list(self.pops.items()):
-            if info.last_ms < info.now_ms(wall, steady) - UNUSED_MS:
-                del self.pops[key]
+        before = self.clock_ms() - UNUSED_MS
+        for key in [key for key, info in self.pops.items() if info.last_ms < before]:
+            del self.pops[key]
         queues: dict[str, list[tuple[int, OrderedPop]]] = {}
         for (group, topic, queue_id), info in self.pops.items():
             queues.setdefault(f"{topic}@{group}", []).append((queue_id, info))

@@ -41,12 +41,6 @@ class OrderedPop:
     last_ms: int = 0
     done: frozenset[int] = frozenset()
     """Acknowledged offsets that the last pop, which wanted fewer messages, has not read."""
-    steady_ms: int | None = None
-    """The steady clock at ``pop_time``; None: the pop was before the start of the broker."""
-
-    def now_ms(self, wall_ms: int, steady_ms: int) -> int:
-        """Return the time to which those of this pop compare: a wall clock that does not jump."""
-        return wall_ms if self.steady_ms is None else self.pop_time + steady_ms - self.steady_ms
 
     def _open(self) -> list[int]:
         return [each for place, each in enumerate(self.offsets) if not self.bits >> place & 1]
@@ -74,12 +68,7 @@ class OrderedPop:
         return max(map(self._visible_at, self._open()), default=0)
 
     def next(
-        self,
-        pop_time: int,
-        invisible_ms: int,
-        offsets: Sequence[int],
-        attempt_id: str | None,
-        steady_ms: int | None = None,
+        self, pop_time: int, invisible_ms: int, offsets: Sequence[int], attempt_id: str | None
     ) -> OrderedPop:
         """Return the state after the next pop, which has read ``offsets``.
 
@@ -102,7 +91,6 @@ class OrderedPop:
             bits=bits,
             last_ms=pop_time,
             done=acknowledged - frozenset(offsets),
-            steady_ms=steady_ms,
         )
 
     def acknowledge(self, offset: int, pop_time: int) -> int | Refused:

@@ -86,14 +86,12 @@ class Pops:
     """Why no client may pop now."""
     steady: Callable[[], float] = trio.current_time
     decided_to_ms: int = attrs.field(default=0, init=False)
-    """Check points from before the start that ended before this time are decided: a late
-    acknowledgement of others still counts.
+    """Check points that ended before this time are decided: a late acknowledgement of others still
+    counts.
     """
     in_flight: PopsInFlight = attrs.field(factory=PopsInFlight, init=False)
     on_uncovered: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     """Called when a position waits for the disk."""
-    latest_ms: int = attrs.field(default=0, init=False)
-    """The latest time of a pop: the wall clock may have been set back since."""
     popped: int = attrs.field(default=0, init=False)
     acknowledged: int = attrs.field(default=0, init=False)
     _ahead: dict[QueueKey, int] = attrs.field(factory=dict, init=False)
@@ -105,29 +103,8 @@ class Pops:
     _revive_queue: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.orders.steady_ms, wall_ms = self.steady_ms, self.clock_ms()
-        for info in self.orders.pops.values():
-            if info.pop_time > wall_ms:  # the clock was set back: begin that time now
-                info.steady_ms = self.steady_ms()
         self.offsets.on_forget.append(self.forget)
         self.offsets.unknown_to_slaves = self.unsafe
-
-    # Clocks
-
-    def steady_ms(self) -> int:
-        return int(self.steady() * 1000)
-
-    def ordered_now_ms(self, info: OrderedPop) -> int:
-        """Return the time to which those of a pop by an orderly group compare."""
-        return info.now_ms(self.clock_ms(), self.steady_ms())
-
-    def is_over(self, key: Key) -> bool:
-        """Return whether a check point that is over by the wall clock is over by the steady one."""
-        return self.in_flight.is_over(key, self.steady_ms()) is not False
-
-    def end_flights(self) -> None:
-        """Forget what is in flight no more. Checkpoint: never."""
-        self.in_flight.end(self.clock_ms(), self.steady_ms())
 
     # Positions
 
@@ -260,7 +237,7 @@ class Pops:
     def waiting(self, key: QueueKey) -> int:
         """Return how many messages of a queue are popped and not acknowledged."""
         info = self.orders.pops.get(key)
-        ordered = info.open_count(self.ordered_now_ms(info)) if info is not None else 0
+        ordered = info.open_count(self.clock_ms()) if info is not None else 0
         return self.in_flight.of_queue(key) + ordered
 
     # Taking and giving back
@@ -293,8 +270,7 @@ class Pops:
         )
         due_ms = point.visible_at - LEAD_MS
         end = self.log.append([PopRecord(point, revive_queue, due_ms)])
-        self.in_flight.begin(point, self.steady_ms(), revive_queue)
-        self.latest_ms = max(self.latest_ms, pop_time)
+        self.in_flight.begin(point)
         self.move(key, following, end)
         self.popped += len(offsets)
 
@@ -315,9 +291,8 @@ class Pops:
         before = self.orders.pops.get(key)
         if before is None:
             before = OrderedPop(0, 0, [])
-        info = before.next(pop_time, invisible_ms, offsets, attempt_id, self.steady_ms())
+        info = before.next(pop_time, invisible_ms, offsets, attempt_id)
         self.orders.put(key, info)
-        self.latest_ms = max(self.latest_ms, pop_time)
         self.popped += len(offsets)
         return info.counts
 
@@ -348,8 +323,7 @@ class Pops:
         """
         merged: dict[tuple[Key, int, int], list[int]] = {}
         for part in parts:
-            # Otherwise too late: they come again.
-            if part.key in self.in_flight or part.visible_at >= self.decided_to_ms:
+            if part.visible_at >= self.decided_to_ms:  # otherwise too late: they come again
                 merged.setdefault(part[1:], []).extend(part.offsets)
         fresh = [
             (key, offsets, visible_at, revive_queue)
@@ -378,13 +352,10 @@ class Pops:
         Returns: the time of the new check point (ms); None: too late, it comes again.
         Raises: StoreUnavailable, StoreIoError. Checkpoint: never.
         """
-        now, steady_ms = self.clock_ms(), self.steady_ms()
-        over = self.in_flight.is_over(key, steady_ms)
-        if visible_at <= now if over is None else over:
+        now = self.clock_ms()
+        if visible_at <= now:
             return None
         topic, group, queue_id, *_ = key
-        while (topic, group, queue_id, offset, now, self.broker_name) in self.in_flight:
-            now += 1  # popped in this millisecond: the acknowledgement below is not for this one
         point = CheckPoint(
             start_offset=offset,
             pop_time=now,
@@ -403,7 +374,7 @@ class Pops:
                 PopRecord(make_ack(key, [offset]), revive_queue, visible_at),
             ]
         )
-        self.in_flight.begin(point, steady_ms, revive_queue)
+        self.in_flight.begin(point)
         self.in_flight.acknowledge(key, [offset])
         return now
 

@@ -8,7 +8,6 @@ Source: broker/processor/PopReviveService.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import attrs
@@ -127,13 +126,8 @@ class ReviveQueue:
         """Whether any check point waits for its end, or any acknowledgement for its check point."""
         return bool(self._waiting or self._early)
 
-    def due(
-        self, complete_to_ms: int, is_over: Callable[[Key], bool] = lambda key: True
-    ) -> list[Decided]:
-        """Return the check points whose time ended before ``complete_to_ms``, in queue order.
-
-        ``is_over``: returns whether it did not end only because the wall clock was set ahead.
-        """
+    def due(self, complete_to_ms: int) -> list[Decided]:
+        """Return the check points whose time ended before ``complete_to_ms``, in queue order."""
         while self._finished and next(iter(self._finished.values())) < complete_to_ms - KEEP_MS:
             del self._finished[next(iter(self._finished))]
         for key in [key for key, each in self._early.items() if each.stored_ms < complete_to_ms]:
@@ -141,15 +135,13 @@ class ReviveQueue:
         self._advance()
         return [
             Decided(waiting.point, sorted(waiting.left))
-            for key, offset in self._by_key.items()
-            if (waiting := self._waiting[offset]).point.visible_at < complete_to_ms and is_over(key)
+            for waiting in self._waiting.values()
+            if waiting.point.visible_at < complete_to_ms
         ]
 
     def finish(self, point: CheckPoint) -> None:
         """Forget a check point whose messages are in their retry topic; ``done`` moves on."""
-        offset = self._by_key.pop(point.key, None)
-        if offset is None:
-            return  # the timers have not brought it yet
+        offset = self._by_key.pop(point.key)
         self._finished[point.key] = point.visible_at
         del self._waiting[offset]
         self._advance()

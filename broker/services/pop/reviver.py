@@ -1,25 +1,20 @@
 """Reviver: the task that brings unacknowledged messages again, from the revive topic.
 
-The timers bring check points there by the wall clock. If that is set back, what is in flight since
-the start of the broker comes again from memory, when its time is over by the steady clock; if it is
-set ahead, check points wait until then.
-
 Source: broker/processor/PopReviveService.java.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import attrs
 import trio
 
 from triomq.broker.services.pop.pop_log import PopRecord, RevivePopLog, kind_of
 from triomq.broker.services.pop.pops import Pops, make_ack
-from triomq.broker.services.pop.revive_queue import KEEP_MS, ReviveQueue
+from triomq.broker.services.pop.revive_queue import KEEP_MS, Decided, ReviveQueue
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP, read_revive_record
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
@@ -43,8 +38,6 @@ READ_MESSAGES, READ_BYTES = 64, 1024 * 1024
 POLL_SECONDS = 0.1
 """Interval of the reads of check points while there are any."""
 RETRY_SECONDS = 1.0
-LATE_SECONDS = 1.0
-"""How often the task checks what is late, while anything is in flight."""
 
 
 @attrs.define(eq=False)
@@ -100,9 +93,7 @@ class Reviver:
             if waiting or self.pops.has_uncovered:
                 await trio.sleep(POLL_SECONDS)
             else:
-                seconds = LATE_SECONDS if len(self.pops.in_flight) else math.inf
-                with trio.move_on_after(seconds):
-                    await self._arrival.wait()
+                await self._arrival.wait()
 
     async def store_due(self) -> bool:
         """Read what is new, and store what is due; return whether any check point is open.
@@ -124,10 +115,9 @@ class Reviver:
                 queue = ReviveQueue(pops.revived_to(queue_id), first)
                 self._queues[queue_id] = queue
             await self._read(queue_id, queue)
-            for decided in queue.due(complete_to, pops.is_over):
-                point, left = decided.point, pops.in_flight.decide(decided.point.key)
-                await self._store(queue_id, point, decided.again if left is None else left, 0)
-                queue.finish(point)
+            for decided in queue.due(complete_to):
+                await self._store(queue_id, decided)
+                queue.finish(decided.point)
             key = REVIVE_GROUP, pops.revive_topic, queue_id
             if queue.done >= 0 and pops.position(key) != queue.done:
                 pops.move(key, queue.done, pops.store.appended.value)
@@ -135,21 +125,8 @@ class Reviver:
         if waiting:
             pops.timers.use()
         pops.commit_covered()
-        pops.end_flights()
-        await self._store_late()
+        pops.in_flight.end(pops.clock_ms())
         return waiting
-
-    async def _store_late(self) -> None:
-        """Store again what the timers have not brought in time.
-
-        Its check point, which they bring some day, finds the acknowledgement of all of it.
-        """
-        for flight in self.pops.in_flight.late():
-            point, left = flight.point, self.pops.in_flight.decide(flight.point.key)
-            await self._store(flight.revive_queue, point, left or [], point.visible_at)
-            queue = self._queues.get(flight.revive_queue)
-            if queue is not None:
-                queue.finish(point)
 
     async def _read(self, queue_id: int, queue: ReviveQueue) -> None:
         topic = self.pops.revive_topic
@@ -181,22 +158,15 @@ class Reviver:
 
     # Storing
 
-    async def _store(
-        self, queue_id: int, point: CheckPoint, again: Sequence[int], due_ms: int
-    ) -> None:
+    async def _store(self, queue_id: int, decided: Decided) -> None:
         """Store the unacknowledged messages of a check point in their retry topic.
 
-        An acknowledgement of them, due at ``due_ms``, follows in the same append: after a crash the
-        check point may be read again, and then nothing of it is left.
+        An acknowledgement of them follows in the same append: after a crash the check point may be
+        read again, and then nothing of it is left.
         """
-        await self._store_again(queue_id, point, again, due_ms)
-        self.pops.in_flight.revived(point.key)
-
-    async def _store_again(
-        self, queue_id: int, point: CheckPoint, again: Sequence[int], due_ms: int
-    ) -> None:
+        point = decided.point
         group, topic = self.groups.find(point.group), self.topics.find(point.topic)
-        if not again or group is None or topic is None:
+        if not decided.again or group is None or topic is None:
             return
         if point.broker_name not in ("", self.pops.broker_name):
             self._limit.log(
@@ -206,12 +176,12 @@ class Reviver:
                 " for a master: %d messages of %s do not come again from here; set"
                 " enableRemoteEscape=false on that slave",
                 point.broker_name,
-                len(again),
+                len(decided.again),
                 point.topic,
             )
             return
         drafts = []
-        for offset in again:
+        for offset in decided.again:
             message = await self.pops.store.message_at(point.topic, point.queue_id, offset)
             if (
                 message is not None
@@ -228,7 +198,7 @@ class Reviver:
                 continue
             stored.append(draft)
         if stored:
-            end = PopRecord(make_ack(point.key, again), queue_id, due_ms)
+            end = PopRecord(make_ack(point.key, decided.again), queue_id, 0)
             self.pops.store.append([*stored, self.log.draft(end)])
 
     def _draft(self, message: StoredMessage, point: CheckPoint, tries_max: int) -> Draft:

@@ -21,12 +21,12 @@ def test_acknowledgements_go_the_way_of_their_check_point(acknowledged: int) -> 
         group="G",
         differences=[0, 1],
     )
-    flights.begin(point, steady_ms=0)
+    flights.begin(point)
     flights.acknowledge(point.key, range(5, 5 + acknowledged))
     dropped = acknowledged == 2
     assert not flights.dropped(point.key), "it is not due yet"
     assert flights.drops(point.key) is dropped
     assert flights.dropped(point.key) is dropped
-    flights.end(point.visible_at + KEEP_MS, point.invisible_ms + KEEP_MS)
+    flights.end(point.visible_at + KEEP_MS)
     assert not flights.dropped(point.key)
     assert (len(flights), flights.of_group("G")) == (0, 0)

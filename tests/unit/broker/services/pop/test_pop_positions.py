@@ -257,16 +257,3 @@ def test_late_and_unknown_check_points(tmp_path: Path) -> None:
     end, _ = it.pops.acknowledge([part(it, 0, 0, visible_in_ms=0), part(it, 7, 8, 8)])
     assert acked(it) == [(7, [8])], "one that this broker does not know goes its way"
     assert end == it.log.end == 1
-
-
-def test_a_time_that_is_changed_in_the_millisecond_of_the_pop_has_a_check_point_of_its_own(
-    tmp_path: Path,
-) -> None:
-    it = scene(tmp_path)
-    it.take(0)
-    key = ("T", "G", 0, 0, it.now[0], "broker-a")
-    made = it.pops.change(key, 0, it.now[0] + 60_000, 0, 1)
-    assert made is not None
-    assert made == it.now[0] + 1
-    assert it.pops.in_flight.of_queue(KEY) == 1
-    assert it.pops.in_flight.decide(("T", "G", 0, 0, made, "broker-a")) == [0]
