@@ -243,12 +243,17 @@ def test_a_call_that_is_cancelled_leaves_its_object_as_it_was(
         async with getattr(module, kind)(namesrv, **settings) as target:
             if calls is PULL_CALLS:
                 await target.poll()
-            for call in calls.values():
-                await cancelled(lambda call=call: call(target), lambda _: None)
-                await call(target)
+            for call in [*calls.values(), *([_transaction] if kind == "Producer" else [])]:
+
+                async def alone(call: Callable[[Any], Any] = call) -> None:
+                    # A call of asyncio that is cancelled twice does not wait for its end.
+                    while interface == "asyncio" and target._portal._calls:
+                        await asyncio.sleep(0.001)
+                    await call(target)
+
+                await cancelled(alone, lambda _: None)
+                await alone()
             if kind == "Producer":
-                await cancelled(lambda: _transaction(target), lambda _: None)
-                await _transaction(target)
                 await target.send("Other", b"last")
                 statistics = target.request_statistics()
                 if interface == "asyncio":
