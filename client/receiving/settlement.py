@@ -12,8 +12,9 @@ reached, because the handler would wait for it.
 deliveries it goes to the dead letters, by the same request. (The official client sends it to the
 retry topic, where the broker moves it to the dead letters because the group holds queue locks.)
 
-The request says why, if an error is being handled: our brokers keep its first characters with the
-message, so that an operator who finds a dead letter knows what to mend.
+If the message is given back while an error is handled, the request carries the text of that error.
+Our brokers store the beginning of the text with the message, and operators read it at a dead
+letter.
 
 *Broadcasting*: no broker keeps it. It is logged and counts as done, as in the official client.
 

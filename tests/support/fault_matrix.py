@@ -100,14 +100,13 @@ def measure_one(folder: Path, mode: Mode, loss: str, seed: str, *, delays: bool 
         begun = time.monotonic()
         cluster.wait_acknowledged(LOAD_LEAST, "load over a slow link")
         time.sleep(max(0.0, begun + LOAD_SECONDS - time.monotonic()))
+
+        def is_ahead() -> bool:
+            ends = [log_part(cluster.store(host)).end for host in ("slave", "master")]
+            return ends[1] > ends[0] + LAG_LEAST_BYTES
+
         if mode.replication == "ASYNC_MASTER":
-            while not cluster.holds(
-                lambda: (
-                    log_part(cluster.store("master")).end
-                    > log_part(cluster.store("slave")).end + LAG_LEAST_BYTES
-                ),
-                LAG_SECONDS,
-            ):
+            while not cluster.holds(is_ahead, LAG_SECONDS):
                 kilobits //= 2
                 assert kilobits >= KILOBITS_LEAST, (
                     f"the slave is not behind, although the network takes {kilobits * 2} kbit/s"
@@ -118,6 +117,8 @@ def measure_one(folder: Path, mode: Mode, loss: str, seed: str, *, delays: bool 
             cluster.network.cut(
                 "master", "slave"
             )  # with the machine, and what its kernel had still to send
+            if mode.replication == "ASYNC_MASTER":  # the slave may have caught up until the cut
+                cluster.wait("the master is ahead", is_ahead)
         for host in struck:
             cluster.signal(host, signal.SIGSTOP)  # at one moment
         for host in struck:

@@ -68,7 +68,7 @@ def members(known: Answers[ControllerMetadataHeader]) -> Iterator[Finding]:
             yield ok("controller", address, text)
         else:
             fix = "start a majority of controllerDLegerPeers, and let them reach each other"
-            why = "nobody takes over from a master that dies"
+            why = "no slave becomes master when a master dies"
             yield problem("controller", address, "knows no leader", fix, why)
 
 

@@ -157,7 +157,10 @@ def _permissions(facts: GroupFacts) -> Iterator[Finding]:
 
 
 def _offline(facts: GroupFacts) -> Iterator[Finding]:
-    """Find a backlog that nobody reads: a member is known at each broker that it can reach."""
+    """Find messages that wait for a group without members.
+
+    A member registers at every broker that it reaches, so one that answers knows all members.
+    """
     if facts.members or not facts.lag:
         return
     where = " at the brokers that answer" if facts.silent_brokers else ""
