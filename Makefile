@@ -116,7 +116,7 @@ bench-store: $(VENV)/.dev peers ## what the store costs beside the Java broker (
 	$(BIN)/python tests/bench/store_side_by_side.py all $(ARGS)
 	$(BIN)/python tests/bench/bench_queues.py --plot docs/plots $(ARGS)
 
-bench-nats: $(VENV)/.dev ## the SDK beside nats-py with JetStream (needs nats-server), in one run of three minutes
+bench-nats: $(VENV)/.dev ## the SDK beside nats-py with JetStream (needs nats-server), in one run of three minutes; ARGS=--kafka for aiokafka, too (needs `tests/compat/install_peers.py --kafka`)
 	$(BIN)/python tests/bench/bench_nats.py $(ARGS)
 
 bench-java-programs: $(VENV)/.dev peers ## RocketMQ's own Producer, BatchProducer and Consumer on both brokers, latency, memory (about 12 minutes)

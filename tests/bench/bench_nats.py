@@ -1,14 +1,16 @@
-"""The SDK beside nats-py with JetStream, in one run, on this machine: ``make bench-nats``.
+"""The SDK beside nats-py with JetStream and aiokafka, in one run, on this machine: ``make
+bench-nats``.
 
     python tests/bench/bench_nats.py [--seconds 2] [--rounds 5] [--kept 60000] [--size 1024]
-        [--json FILE] [--base CHECKOUT] [--no-nats]
+        [--json FILE] [--base CHECKOUT] [--no-nats] [--kafka]
 
 nats-server with JetStream file storage, and our name server and broker, run at the same time with
 their own defaults; so do the client processes, of which one works at a time, in turns, so that a
 noisy minute hits all. Each cell is the median of the rounds. Neither store waits for the disk:
-JetStream syncs its files every two minutes, our broker (ASYNC_FLUSH) every half second.  nats-py
-lives in an environment of its own below ``.bench``; the server is the system's ``nats-server`` (or
-NATS_SERVER names one).
+JetStream syncs its files every two minutes, our broker (ASYNC_FLUSH) every half second, Kafka
+leaves it to the system. nats-py and aiokafka live in environments of their own below ``.bench``;
+the servers are the system's ``nats-server`` (or NATS_SERVER names one) and, with ``--kafka``, the
+node of ``kafka_side_by_side.py``.
 """
 
 from __future__ import annotations
@@ -30,19 +32,20 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 import processes
+from kafka_side_by_side import kafka_node, need_kafka
 
 BENCH = Path(__file__).resolve().parent
 ROOT = BENCH.parent.parent
 
-NATS_PY = "nats-py>=2.9"
+PEERS = {"nats": "nats-py>=2.9", "kafka": "aiokafka>=0.12"}
 DEPTHS = (1, 64, 256)
 SERVER_MISSING = """\
 nats-server is not installed. On Debian: apt-get install nats-server
 (or without root: apt-get download nats-server && dpkg -x nats-server_*.deb nats \
 && export NATS_SERVER=$PWD/nats/usr/sbin/nats-server)"""
 CLIENT_MISSING = (
-    "nats-py cannot be installed into {folder}: {reason}\nIt needs a package index: pip download"
-    " nats-py, or run with network."
+    "{peer} cannot be installed into {folder}: {reason}\nIt needs a package index: run with"
+    " network."
 )
 
 
@@ -57,22 +60,24 @@ def nats_server() -> str:
     return found
 
 
-def nats_python() -> str:
-    """The interpreter of the environment that holds nats-py, made at first use."""
-    folder = ROOT / ".bench" / "nats"
+def python_of(side: str) -> str:
+    """The interpreter of the environment that holds that peer's client, made at first use."""
+    folder = ROOT / ".bench" / side
     python = folder / "bin" / "python"
     ready = folder / ".ready"
     if not ready.exists():
         venv.create(folder, with_pip=True, clear=True)
         done = subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", NATS_PY],
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", PEERS[side]],
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode:
             raise SystemExit(
-                CLIENT_MISSING.format(folder=folder, reason=done.stderr.strip()[-500:])
+                CLIENT_MISSING.format(
+                    peer=PEERS[side], folder=folder, reason=done.stderr.strip()[-500:]
+                )
             )
         ready.touch()
     return str(python)
@@ -149,6 +154,7 @@ def work_list(kept: int, seconds: float, size: int) -> list[tuple[str, str, str,
             (row, "ours, asyncio", "asyncio", {"verb": "publish", **load}),
             (row, "ours, sync", "sync", {"verb": "publish", **load}),
             (row, "nats-py", "nats", {"verb": "publish", **load}),
+            (row, "aiokafka", "kafka", {"verb": "publish", **load}),
             (row, "ours, `auto_batch`", "ours", {"verb": "publish_batched", **load}),
             (row, "nats-py, `publish_async`", "nats", {"verb": "publish_async", **load}),
         ]
@@ -158,10 +164,12 @@ def work_list(kept: int, seconds: float, size: int) -> list[tuple[str, str, str,
         ("consume, a call for each message", "ours, sync", "sync", "handler"),
         ("consume, a call for each message", "nats-py", "nats", "callback"),
         ("consume, a call for each message", "nats-py, no acks", "nats", "ordered"),
+        ("consume, a call for each message", "aiokafka", "kafka", "each"),
         ("consume, lists of 256", "ours", "ours", "poll"),
         ("consume, lists of 256", "ours, asyncio", "asyncio", "poll"),
         ("consume, lists of 256", "ours, sync", "sync", "poll"),
         ("consume, lists of 256", "nats-py", "nats", "fetch"),
+        ("consume, lists of 256", "aiokafka", "kafka", "getmany"),
         ("consume, lists of 256, acknowledged one by one", "ours", "ours", "take"),
         ("consume, lists of 256, acknowledged one by one", "ours, asyncio", "asyncio", "take"),
         ("consume, lists of 256, acknowledged one by one", "ours, sync", "sync", "take"),
@@ -177,7 +185,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, f
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder)))
         clients: dict[str, Client] = {}
         if options.nats:
-            server, python = nats_server(), nats_python()
+            server, python = nats_server(), python_of("nats")
             version = subprocess.run(
                 [server, "--version"], capture_output=True, text=True, check=True
             ).stdout.strip()
@@ -185,6 +193,13 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, f
             address = stack.enter_context(nats_running(folder))
             clients["nats"] = Client(
                 [python, str(BENCH / "nats_client.py"), address], folder / "nats-client.log"
+            )
+        if options.kafka:
+            need_kafka()
+            node = stack.enter_context(kafka_node(folder / "kafka"))
+            clients["kafka"] = Client(
+                [python_of("kafka"), str(BENCH / "kafka_client.py"), node.address],
+                folder / "kafka-client.log",
             )
         namesrv = stack.enter_context(processes.our_name_server(folder))
         stack.enter_context(processes.our_broker(folder, "broker-a", namesrv))
@@ -197,7 +212,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[dict[str, f
             clients["base"] = Client(ours, folder / "base.log", {"PYTHONPATH": str(options.base)})
         for client in clients.values():
             stack.callback(client.end)
-        for side in clients.keys() & {"ours", "nats"}:
+        for side in clients.keys() & {"ours", "nats", "kafka"}:
             clients[side].ask(verb="fill", count=options.kept, size=options.size)
         for number in range(options.rounds):
             for row, column, side, request in work_list(
@@ -270,7 +285,8 @@ def main() -> None:
         help="another checkout of TrioMQ, whose SDK is measured in turns with this one",
     )
     parser.add_argument("--only", default="", help="measure only rows whose names hold this text")
-    parser.add_argument("--no-nats", dest="nats", action="store_false", help="only ours")
+    parser.add_argument("--no-nats", dest="nats", action="store_false", help="without nats-py")
+    parser.add_argument("--kafka", action="store_true", help="aiokafka and Kafka, too")
     options = parser.parse_args()
     results = measure(options)
     print(table(results))
