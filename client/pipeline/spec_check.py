@@ -140,21 +140,16 @@ def check_ids(decode: DecodeSpec, mistakes: Mistakes) -> None:
     if decode.format in ("bytes", "string") and decode.framing != "plain":
         mistakes.add("decode.framing", f"{decode.format} has no framing", "remove the key")
         return
-    needed = decode.framing != "plain" and decode.format != "json"
-    for key, value in (("schemas", decode.schemas), ("registry", decode.registry)):
-        if value and not needed:
-            cause = "only framed bodies of avro and protobuf have the id of a schema"
+    places = {"schemas": decode.schemas, "registry": decode.registry}
+    named = [key for key, value in places.items() if value]
+    if decode.framing == "plain":
+        for key in named:
+            cause = "only framed bodies have the id of a schema"
             mistakes.add(f"decode.{key}", cause, 'remove it, or write framing = "confluent"')
-    if not needed:
         return
-    if decode.registry is not None and decode.format == "protobuf":
-        cause = "a registry has the text of a Protobuf schema, not its descriptors"
-        mistakes.add("decode.registry", cause, "name descriptor sets by id in schemas")
-    elif bool(decode.schemas) == (decode.registry is not None):
+    if len(named) > 1 or (not named and decode.format != "json"):
         cause = "framed bodies need the schemas of their writers, from one place"
-        fix = 'add schemas = {1 = "v1.avsc"}' + (
-            ', or registry = "http://registry:8081"' if decode.format == "avro" else ""
-        )
+        fix = 'write schemas = {1 = "v1.avsc"}, or registry = "http://registry:8081"'
         mistakes.add("decode.framing", cause, fix)
     if decode.registry_login is not None and decode.registry is None:
         mistakes.add("decode.registry_login", "there is no registry", "remove it")

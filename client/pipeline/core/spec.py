@@ -188,8 +188,8 @@ class DecodeSpec:
     )
     framing: Literal["plain", "confluent"] = spec_key(
         "`confluent`: bodies begin with the header of a schema registry, which has the id of the"
-        " schema that they were written with; Avro needs `schemas` or `registry` for it, Protobuf"
-        " `schemas`",
+        " schema that they were written with; Avro and Protobuf need `schemas` or `registry`"
+        " for it",
         "plain",
     )
     schemas: Mapping[str, str] = spec_key(
@@ -198,7 +198,7 @@ class DecodeSpec:
         file=True,
     )
     registry: str | None = spec_key(
-        "Avro: URL of a schema registry (Confluent's protocol), instead of `schemas`",
+        "URL of a schema registry (Confluent's protocol), instead of `schemas`",
         None,
         valid=_valid(URL.fullmatch, "a URL as http://registry:8081"),  # type: ignore[arg-type]
     )

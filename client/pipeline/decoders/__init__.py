@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from pyspark.sql import DataFrame
@@ -42,15 +43,19 @@ def open_decoder(spec: DecodeSpec) -> Decoder:
         return StringDecoder()
     if spec.schema is None:
         raise SchemaError("[decode]", f"{spec.format} needs a schema", "add schema, its file")
-    if spec.format == "json":
-        return JsonDecoder(read_schema(spec.schema), framed=spec.framing == "confluent")
+    writers = schemas_of_writers(spec)
     try:
+        if spec.format == "json":
+            return open_json(spec.schema, spec.framing == "confluent", writers)
         # Packages of the extra ``pipeline``, needed for these formats only.
         from triomq.client.pipeline.decoders import avro, protobuf
+
+        if spec.format == "protobuf" and spec.registry is not None:
+            from triomq.client.pipeline.decoders import proto_text  # noqa: F401
     except ImportError as error:
         cause = f"{spec.format} needs the package {error.name}"
-        raise SchemaError("[decode]", cause, "pip install 'triomq[pipeline]'") from None
-    writers = schemas_of_writers(spec)
+        fix = "pip install 'triomq[pipeline,registry]'"
+        raise SchemaError("[decode]", cause, fix) from None
     if spec.format == "avro":
         return avro.open_avro(spec.schema, writers)
     if spec.message is None:
@@ -58,14 +63,25 @@ def open_decoder(spec: DecodeSpec) -> Decoder:
     return protobuf.open_protobuf(spec.schema, spec.message, writers)
 
 
+def open_json(path: str, framed: bool, writers: WriterSchemas | None) -> JsonDecoder:
+    """Return the decoder of a schema file. Raises: SchemaError, ImportError."""
+    schema = read_schema(path)
+    if writers is None:
+        return JsonDecoder(schema, framed)
+    # Of the extra ``registry``, which JSON without schemas of its writers does not need.
+    from triomq.client.pipeline.decoders.json_schema import broken_schema
+
+    return JsonDecoder(schema, framed, partial(broken_schema, writers))
+
+
 def schemas_of_writers(spec: DecodeSpec) -> WriterSchemas | None:
     """Return the schemas of bodies with ids; None for bodies without. Raises: SchemaError."""
     if spec.framing == "plain":
         return None
     if spec.registry is None:
-        return read_schema_files(spec.schemas)
+        return read_schema_files(spec.schemas) if spec.schemas or spec.format != "json" else None
     login = resolved({"registry_login": spec.registry_login or ""})["registry_login"]
-    return SchemaRegistry(spec.registry, login)
+    return SchemaRegistry(spec.registry, spec.format.upper(), login)
 
 
 def decode(frame: DataFrame, spec: DecodeSpec) -> DataFrame:

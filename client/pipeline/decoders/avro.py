@@ -221,11 +221,11 @@ class AvroReader:
             raise BadBody(writer)
         return read_record(framed.content, writer, self._columns)
 
-    def usable(self, texts: list[bytes], schema_id: int) -> Any:
+    def usable(self, texts: Mapping[str, bytes], schema_id: int) -> Any:
         """Return a parsed schema, or why bodies of it have no columns."""
         named: dict[str, Any] = {}
         try:
-            for text in texts:
+            for text in dict.fromkeys(texts.values()):
                 tree = known_logical(json.loads(text))
                 writer = fastavro.parse_schema(tree, named_schemas=named)
         except Exception as error:  # of the parser of JSON, and many kinds of fastavro's

@@ -8,7 +8,7 @@ that text behind the object must begin with a comma or a closing brace; and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 from pyspark.sql import Column, DataFrame
@@ -57,11 +57,13 @@ class JsonDecoder:
     """Takes bodies that are one JSON object which fits the schema. Unknown fields are ignored.
 
     ``framed``: the header of a schema registry stands before the object. Its id is not needed:
-    JSON has the names of its fields.
+    JSON has the names of its fields. ``broken`` makes a column: why a body breaks the schema of its
+    id, null if it does not.
     """
 
     schema: StructType
     framed: bool = False
+    broken: Callable[[], Column] | None = None
 
     def decode(self, frame: DataFrame) -> DataFrame:
         """Return the frame with the fields of the objects as columns."""
@@ -109,10 +111,10 @@ class JsonDecoder:
             sf.when(sf.expr(condition), sf.lit(path))
             for condition, path in out_of_range(self.schema, f"{PARSED}.{INNER}")
         ]
-        if not beyond:
-            return reason
-        paths = sf.concat_ws(", ", *beyond)
-        return reason.when(paths != "", sf.concat(sf.lit(BEYOND), paths))
+        if beyond:
+            paths = sf.concat_ws(", ", *beyond)
+            reason = reason.when(paths != "", sf.concat(sf.lit(BEYOND), paths))
+        return reason if self.broken is None else reason.otherwise(self.broken())
 
     def wrong_fields(self) -> Column:
         """Return the reason of a row whose JSON is valid and does not fit the schema."""

@@ -2,7 +2,7 @@
 
 ``protoc --include_imports --descriptor_set_out=shop.desc shop.proto`` writes the descriptor set.
 With schema ids (writer_schemas.py) a body is read only if its writer gave the fields the same
-numbers and kinds.
+numbers and kinds; the text of a registry is compiled for that (proto_text.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from triomq.client.pipeline.core.errors import SchemaError
 from triomq.client.pipeline.core.schema_file import check_names, file_bytes
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody, BodyDecoder
 from triomq.client.pipeline.decoders.framing import unframe
-from triomq.client.pipeline.decoders.writer_schemas import WriterSchemas
+from triomq.client.pipeline.decoders.writer_schemas import SchemaRegistry, WriterSchemas
 
 DEPTH_MAX = 50
 """levels of a message; one that contains itself has no end"""
@@ -67,7 +67,7 @@ SCALARS: dict[int, DataType] = {
 def open_protobuf(path: str, message: str, writers: WriterSchemas | None = None) -> BodyDecoder:
     """Return the decoder of a descriptor set's message. Raises: SchemaError.
 
-    ``writers``: the descriptor sets of bodies with ids; without it all are of this one.
+    ``writers``: the schemas of bodies with ids; without it all are of this one.
     """
     data = file_bytes(path)
     try:
@@ -187,12 +187,27 @@ class ProtobufReader:
         framed = unframe(body, indexes=True)
         key = framed.schema_id, framed.indexes
         if key not in self._known:
-            [data] = writers.schemas(framed.schema_id)
             columns = find_message(self.descriptors, self.name)
-            self._known[key] = unlike(data, framed.indexes, columns)
+            data = descriptors_of(writers, framed.schema_id)
+            other = data if isinstance(data, str) else unlike(data, framed.indexes, columns)
+            self._known[key] = other
         if self._known[key]:
             raise BadBody(f"schema {framed.schema_id}: {self._known[key]}")
         return framed.content
+
+
+def descriptors_of(writers: WriterSchemas, schema_id: int) -> bytes | str:
+    """Return the descriptor set of a writer, or why there is none. Raises: BadBody, RegistryError.
+
+    Files are descriptor sets; a registry has the text.
+    """
+    texts = writers.schemas(schema_id)
+    if not isinstance(writers, SchemaRegistry):
+        return texts[""]
+    # Of the extra ``registry``, which files do not need.
+    from triomq.client.pipeline.decoders.proto_text import compiled
+
+    return compiled(texts)
 
 
 def unlike(data: bytes, indexes: tuple[int, ...], columns: Descriptor) -> str:

@@ -32,8 +32,10 @@ NOT_FOUND = (404, 410)
 class WriterSchemas(Protocol):
     """Schemas by their ids. It is pickled once for a query, and called in the tasks."""
 
-    def schemas(self, schema_id: int) -> list[bytes]:
+    def schemas(self, schema_id: int) -> dict[str, bytes]:
         """Return the texts of a schema: those that it refers to, in their order, then its own.
+
+        The names are those that schemas refer by; its own is ``""``.
 
         Raises: BadBody for an id that is not known, RegistryError.
         """
@@ -45,11 +47,11 @@ class SchemaFiles:
 
     contents: Mapping[int, bytes]
 
-    def schemas(self, schema_id: int) -> list[bytes]:
+    def schemas(self, schema_id: int) -> dict[str, bytes]:
         """Return the content of a file. Raises: BadBody."""
         if schema_id not in self.contents:
             raise BadBody(f"schema {schema_id} is not one of decode.schemas")
-        return [self.contents[schema_id]]
+        return {"": self.contents[schema_id]}
 
 
 def read_schema_files(paths: Mapping[str, str]) -> SchemaFiles:
@@ -59,27 +61,32 @@ def read_schema_files(paths: Mapping[str, str]) -> SchemaFiles:
 
 @attrs.frozen
 class SchemaRegistry:
-    """The key ``registry`` of ``[decode]``. ``login``: ``user:password``, or empty."""
+    """The key ``registry`` of ``[decode]``.
+
+    ``kind``: ``AVRO``, ``JSON`` or ``PROTOBUF``. ``login``: ``user:password``, or empty.
+    """
 
     url: str
+    kind: str
     login: str = attrs.field(default="", repr=False)
 
-    def schemas(self, schema_id: int) -> list[bytes]:
+    def schemas(self, schema_id: int) -> dict[str, bytes]:
         """Return a schema and what it refers to. Raises: BadBody, RegistryError."""
         answer = self.get(f"/schemas/ids/{schema_id}")
         if answer is None:
             raise BadBody(f"the registry has no schema {schema_id}")
         kind = answer.get("schemaType", "AVRO")
-        if kind != "AVRO":
-            raise BadBody(f"schema {schema_id} of the registry is {kind}, not AVRO")
+        if kind != self.kind:
+            raise BadBody(f"schema {schema_id} of the registry is {kind}, not {self.kind}")
         try:
-            texts = list(self.with_references(answer, set()))
+            return dict(self.with_references("", answer, set()))
         except (KeyError, TypeError, AttributeError):
             fix = "is decode.registry the address of a schema registry?"
             raise RegistryError(self.url, "its answer has no schema", fix) from None
-        return list(dict.fromkeys(texts))
 
-    def with_references(self, answer: Mapping[str, Any], seen: set[str]) -> Iterator[bytes]:
+    def with_references(
+        self, name: str, answer: Mapping[str, Any], seen: set[str]
+    ) -> Iterator[tuple[str, bytes]]:
         """Yield the schemas that a schema refers to, the inner ones first, and then its own."""
         for reference in answer.get("references") or []:
             subject = urllib.parse.quote(reference["subject"], safe="")
@@ -92,8 +99,8 @@ class SchemaRegistry:
             inner = self.get(path)
             if inner is None:
                 raise BadBody(f"the registry lacks {reference['subject']}, which a schema needs")
-            yield from self.with_references(inner, seen)
-        yield answer["schema"].encode()
+            yield from self.with_references(reference["name"], inner, seen)
+        yield name, answer["schema"].encode()
 
     def get(self, path: str) -> Mapping[str, Any] | None:
         """Return an answer, or None if there is no such thing. Raises: RegistryError.

@@ -26,6 +26,7 @@ from tests.support.spark_peers import Cluster, cluster, need_spark, open_session
 from triomq.client.pipeline.__main__ import main
 from triomq.client.pipeline.command_line import COMMANDS
 from triomq.client.pipeline.core.origin import DERIVED, live_rows, stored_rows
+from triomq.client.pipeline.core.schema_file import schema_text
 from triomq.client.pipeline.core.spec import (
     DecodeSpec,
     JoinSpec,
@@ -36,7 +37,8 @@ from triomq.client.pipeline.core.spec import (
     TableSpec,
     WindowSpec,
 )
-from triomq.client.pipeline.decoders import decode
+from triomq.client.pipeline.decoders import decode, open_decoder
+from triomq.client.pipeline.decoders.framing import NO_HEADER
 from triomq.client.pipeline.decoders.json import BEYOND, CORRUPT, PARSED, JsonDecoder
 from triomq.client.pipeline.decoders.protobuf import find_message
 from triomq.client.pipeline.joins import apply_joins
@@ -184,7 +186,7 @@ def json_errors(rows: list[Any], cases: list[tuple[Any, Any]]) -> list[str]:
 
 @pytest.mark.loss
 @pytest.mark.feature("202a", "202b")
-def test_every_body_is_a_good_row_or_a_bad_one_with_its_reason(spark: Any) -> None:
+def test_every_body_is_a_good_row_or_a_bad_one_with_its_reason(spark: Any, tmp_path: Path) -> None:
     decoder = JsonDecoder(StructType.fromDDL(SCHEMA))
     cases: list[tuple[Any, Any]] = [*GOOD_JSON, *BAD_JSON]
     rows = decoded(spark, decoder, [body for body, _ in cases])
@@ -199,6 +201,22 @@ def test_every_body_is_a_good_row_or_a_bad_one_with_its_reason(spark: Any) -> No
         (None, "the body has no header of a schema registry"),
         (None, "the body is not a JSON object"),
         (None, "the body is not a JSON object"),
+    ]
+
+    types = tmp_path / "order.schema.json"
+    types.write_text(schema_text(framed.schema))
+    checked = tmp_path / "1.json"
+    checked.write_text('{"properties": {"id": {"minimum": 7}}}')
+    spec = DecodeSpec(
+        format="json", schema=str(types), framing="confluent", schemas={"1": str(checked)}
+    )
+    bodies += [b'\0\0\0\0\1{"id": 6}', b'\0\0\0\0\2{"id": 7}', None]
+    found = decoded(spark, open_decoder(spec), bodies)
+    assert [(row.id, row.mq_reason) for row in found][:2] == [(7, None), (None, NO_HEADER)]
+    assert [(row.id, row.mq_reason) for row in found][5:] == [
+        (None, "the body breaks schema 1 at #/properties/id/minimum"),
+        (None, "schema 2 is not one of decode.schemas"),
+        (None, "the body is empty"),
     ]
 
     class Lenient(JsonDecoder):

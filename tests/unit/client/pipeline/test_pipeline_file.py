@@ -337,6 +337,16 @@ def test_a_pattern_that_leaves_out_what_is_written_is_good() -> None:
     assert check_spec(spec(sink=other)) == [], "a topic of another cluster"
 
 
+def test_framed_bodies_of_every_format_may_have_a_registry(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "struct", "fields": [{"name": "id", "type": "long"}]}')
+    for more in ({"format": "avro"}, {"format": "json"}, {"format": "protobuf", "message": "a.B"}):
+        framed = {**FRAMED, **more, "schema": str(schema), "registry": "http://r"}
+        assert check_spec(spec(decode=framed), {}) == []
+        both = check_spec(spec(decode={**framed, "schemas": {"1": str(schema)}}), {})
+        assert [mistake.key for mistake in both] == ["decode.framing"]
+
+
 def test_windows_have_names_of_their_own() -> None:
     window = {"length": "1 hour", "watermark": "1 hour", "totals": {"mq_n": "count(*)"}}
     windows = [{**window, "name": "rows", "path": f"w{number}"} for number in range(2)]

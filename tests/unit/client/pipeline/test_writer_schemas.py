@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,12 +20,15 @@ import pytest
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
 from google.protobuf.message_factory import GetMessageClass
 
-from triomq.client.pipeline.core.errors import RegistryError
+from triomq.client.pipeline import decoders
+from triomq.client.pipeline.core.errors import RegistryError, SchemaError
 from triomq.client.pipeline.core.spec import DecodeSpec
 from triomq.client.pipeline.decoders import open_decoder, writer_schemas
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody, BodyDecoder
 from triomq.client.pipeline.decoders.framing import Framed, unframe
+from triomq.client.pipeline.decoders.json_schema import SchemaChecker
 from triomq.client.pipeline.decoders.protobuf import find_message
+from triomq.client.pipeline.decoders.writer_schemas import SchemaFiles, SchemaRegistry
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "registry" / "apicurio-3.0.9.json"
 Reader = Any
@@ -297,6 +301,104 @@ def test_a_login_comes_from_the_environment_and_is_not_shown(
     assert "secret" not in repr(reader)
 
 
+def test_a_registry_s_text_of_protobuf_is_compiled(tmp_path: Path, registry: Registry) -> None:
+    """Also what it imports from another subject, and the message that the header names."""
+    columns = descriptor_file(tmp_path, "columns", id=(1, LONG), amount=(2, DOUBLE))
+    spec = DecodeSpec(
+        format="protobuf",
+        schema=columns,
+        message="shop.Order",
+        framing="confluent",
+        registry=registry.url,
+    )
+    reader = reader_of(spec)
+    kind = GetMessageClass(find_message(Path(columns).read_bytes(), "shop.Order"))
+    content = kind(**VALUE).SerializeToString()
+    for _ in range(2):
+        assert reader.read(framed(5, b"\0" + content)) == VALUE
+        assert reader.read(framed(7, b"\2\2" + content)) == VALUE
+    line = "/subjects/line-proto/versions/1"
+    assert registry.asked == ["/schemas/ids/5", "/schemas/ids/7", line]
+    for body, said in (
+        (framed(7, b"\4\0\0"), r"schema 7: the body is a shop\.Other\.Inner, not a shop\.Order"),
+        (framed(7, b"\2\6"), "schema 7: the file has no message of the header's indexes"),
+        (framed(1, b"\0"), "schema 1 of the registry is AVRO, not PROTOBUF"),
+    ):
+        with pytest.raises(BadBody, match=said):
+            reader.read(body)
+    answer = registry.answers["/schemas/ids/7"]["body"]
+    answer["schema"] = "syntax = 'proto3'; message M { X x = 1; }"
+    with pytest.raises(BadBody, match=r'protoc cannot compile it .*"X" is not defined'):
+        reader_of(spec).read(framed(7, b"\0"))
+    answer["references"][0]["name"] = "../line.proto"
+    with pytest.raises(BadBody, match="imports a file outside of the registry"):
+        reader_of(spec).read(framed(7, b"\0"))
+
+
+@pytest.mark.parametrize(("form", "package"), [("protobuf", "grpc_tools"), ("json", "jsonschema")])
+def test_a_package_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: Any, package: str
+) -> None:
+    for module in ("proto_text", "json_schema"):
+        monkeypatch.delitem(sys.modules, f"triomq.client.pipeline.decoders.{module}", False)
+        monkeypatch.delattr(decoders, module, False)
+    monkeypatch.setitem(sys.modules, package, None)
+    schema = tmp_path / "schema"
+    schema.write_text('{"type": "struct", "fields": [{"name": "id", "type": "long"}]}')
+    spec = DecodeSpec(
+        format=form, schema=str(schema), message="M", framing="confluent", registry="http://r"
+    )
+    with pytest.raises(SchemaError, match=rf"{form} needs the package {package}; pip .*registry"):
+        open_decoder(spec)
+
+
+def json_body(schema_id: int, value: object) -> bytes:
+    return framed(schema_id, json.dumps(value).encode())
+
+
+def test_json_is_checked_with_the_schema_of_its_id(tmp_path: Path, registry: Registry) -> None:
+    checker = SchemaChecker(SchemaRegistry(registry.url, "JSON"))
+    assert checker.reason(json_body(9, {"id": 7, "line": {"sku": "x"}})) is None
+    assert checker.reason(json_body(8, {"sku": "x"})) is None
+    for value, place in (
+        ({"id": 0}, "#/properties/id/minimum"),
+        ({"line": {"sku": "x"}}, "#/required"),
+        ({"id": 7, "line": {"sku": 1}}, "#/properties/line/properties/sku/type"),
+    ):
+        assert checker.reason(json_body(9, value)) == f"the body breaks schema 9 at {place}"
+    line = "/subjects/line-json/versions/1"
+    assert registry.asked == ["/schemas/ids/9", line, "/schemas/ids/8"]
+    assert checker.reason(json_body(99, {})) == "the registry has no schema 99"
+    assert checker.reason(json_body(1, {})) == "schema 1 of the registry is AVRO, not JSON"
+    assert checker.reason(None) == "the body has no header of a schema registry"
+    assert checker.reason(framed(8, b"{")) == (
+        "the body cannot be checked with its schema (JSONDecodeError)"
+    )
+    registry.failing = 3
+    with pytest.raises(RegistryError, match="answered 503"):
+        checker.reason(json_body(5, {}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (b"{", "schema 1 is not a JSON Schema (JSONDecodeError)"),
+        (b"7", "schema 1 is not a JSON Schema (TypeError)"),
+        (b'{"type": "nothing"}', "schema 1 is not a JSON Schema (SchemaError)"),
+        (
+            b'{"$ref": "http://127.0.0.1:1/x"}',
+            "the body cannot be checked with its schema (_WrappedReferencingError)",
+        ),
+        (b'{"$ref": "#"}', "the body cannot be checked with its schema (RecursionError)"),
+        (b"false", "the body breaks schema 1 at #"),
+        (b"true", None),
+        (b'{"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}', None),
+    ],
+)
+def test_a_json_schema_that_cannot_be_used(schema: bytes, reason: str | None) -> None:
+    assert SchemaChecker(SchemaFiles({1: schema})).reason(json_body(1, {})) == reason
+
+
 # --- Protobuf's numbers
 
 
@@ -313,6 +415,7 @@ def descriptor_file(folder: Path, name: str, **numbers: tuple[int, int]) -> str:
 
 
 LONG, TEXT = FieldDescriptorProto.TYPE_INT64, FieldDescriptorProto.TYPE_STRING
+DOUBLE = FieldDescriptorProto.TYPE_DOUBLE
 
 
 def test_protobuf_is_read_when_numbers_and_kinds_agree(tmp_path: Path) -> None:
