@@ -9,6 +9,7 @@ Source: RFC 7541.
 from __future__ import annotations
 
 from collections import deque
+from functools import lru_cache
 
 import attrs
 from hpack import HPACKDecodingError
@@ -25,6 +26,8 @@ _STATIC = tuple(
 )
 _STATIC_COUNT = len(_STATIC)
 _INTEGER_BYTES_MAX = 5
+_LITERALS_KEPT = 256
+"""of all connections: of at most 256 bytes each"""
 
 
 class HeaderBlockError(RemotingError):
@@ -77,6 +80,9 @@ class HeaderDecoder:
                 number, at = _integer(block, at, 0x1F)
                 self._resize(number)
                 continue
+            elif not first & 0x4F and (end := _short_literal_end(block, at)):
+                header = _short_literal(block[at + 1 : end])
+                at = end
             else:
                 kept = first & 0x40
                 number, at = _integer(block, at, 0x3F if kept else 0x0F)
@@ -117,6 +123,27 @@ class HeaderDecoder:
     def _evict(self) -> None:
         while self._bytes > self._bytes_max:
             self._bytes -= self._dynamic.pop().size
+
+
+def _short_literal_end(block: bytes, at: int) -> int:
+    """Return where a header ends that the table does not keep; 0 unless name and value are plain
+    and short, as gRPC's C core sends all metadata of each call.
+    """
+    name_size = block[at + 1]
+    value_at = at + 2 + name_size
+    if name_size >= 0x7F or (value_size := block[value_at]) >= 0x7F:
+        return 0
+    end = value_at + 1 + value_size
+    if end > len(block):
+        raise IndexError
+    return end
+
+
+@lru_cache(maxsize=_LITERALS_KEPT)
+def _short_literal(literal: bytes) -> HeaderEntry:
+    """Return the entry of a header whose name and value are plain, each behind its size."""
+    value_at = 1 + literal[0]
+    return header_entry(literal[1:value_at], literal[value_at + 1 :])
 
 
 def _integer(block: bytes, at: int, prefix: int) -> tuple[int, int]:
