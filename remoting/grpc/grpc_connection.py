@@ -4,7 +4,8 @@
 
     run ─┬ grpc-writer          sends what the session has, one batch for each turn of the loop
          └ calls ── × grpc-call the handlers; the reader runs in ``run`` itself, and the batches
-                                of calls without a task run in it
+                                of calls without a task run in it: it sends their answers itself,
+                                and leaves to the writer what the socket does not take
 
 The reader stops when the client closes, violates the protocol or runs into a limit, and when the
 server stops. Then all calls are cancelled, and what is left to send gets ``FLUSH_SECONDS``.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 import attrs
 import trio
@@ -88,7 +90,10 @@ class GrpcConnection:
     _opened: bool = attrs.field(default=False, init=False)
     """whether bytes of HTTP/2 have come: before, it is not known how to send any"""
     _lost: bool = attrs.field(default=False, init=False)
-    _sending: bool = attrs.field(default=False, init=False)
+    _unsent: bytes | memoryview = attrs.field(default=b"", init=False)
+    """what the socket has not taken: the writer waits for it"""
+    _reacting: bool = attrs.field(default=False, init=False)
+    """whether the reader is about to send what its calls answer"""
 
     def __attrs_post_init__(self) -> None:
         self.session = Http2Session(self.shared.limits, self.shared.buffers, self._spend_of_address)
@@ -177,10 +182,17 @@ class GrpcConnection:
                     self.flush()
             if not data:
                 return
-        self._opened = True
-        self.session.receive(data, now)
-        self._dispatch(now)
-        self.flush()
+        self._opened = self._reacting = True
+        try:
+            self.session.receive(data, now)
+            self._dispatch(now)
+        finally:
+            self._reacting = False
+        if not self._unsent:
+            with suppress(OSError):  # the writer meets the same error
+                self._send_some()
+        if self._unsent or self._sealed or self.session.output_bytes:
+            self.flush()
 
     def _refuse(self, error: RemotingError) -> None:
         self.shared.counters.broken += 1
@@ -390,26 +402,54 @@ class GrpcConnection:
 
     def flush(self) -> None:
         """Let the writer send in its next turn. Checkpoint: never."""
-        self._writer.unpark_all()
+        if not self._reacting and self._writer:
+            self._writer.unpark_all()
 
     async def _write(self, scope: trio.CancelScope) -> None:
-        """Send until cancelled; cancel *scope* if the connection is lost."""
-        seconds = self.shared.settings.stall_ms / 1000
+        """Send until cancelled; cancel *scope* if the connection is lost, or stalls."""
         while True:
-            data = self._take()
-            if not data:
-                self._sending = False
-                self._written.unpark_all()
-                await self._writer.park()
+            try:
+                sends = self._send_some()
+            except OSError as error:
+                self.close_reason = f"sending failed: {error.strerror or error}"
+                break
+            if self._unsent:
+                if not await self._writable():
+                    break
                 continue
-            self._sending = True
-            if not await self._send(data, seconds):
-                self._lost = True
-                self._cancel_calls()
-                scope.cancel()
-                return
             self._written.unpark_all()
-            await trio.lowlevel.checkpoint()
+            if sends:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._writer.park()
+        self._lost = True
+        self._cancel_calls()
+        scope.cancel()
+
+    def _send_some(self) -> bool:
+        """Send what there is, as far as the socket takes it; return whether there was something.
+
+        Raises: OSError.
+        """
+        data = self._unsent or self._take()
+        if not data:
+            return False
+        self._unsent = data  # also after an error
+        with suppress(BlockingIOError):
+            sent = self.sock.send(data)
+            self.shared.counters.sent_bytes += sent
+            self._unsent = memoryview(data)[sent:] if sent < len(data) else b""
+        return True
+
+    async def _writable(self) -> bool:
+        """Wait for room in the socket; return False if there is none for too long."""
+        seconds = self.shared.settings.stall_ms / 1000
+        with trio.move_on_after(seconds) as waiting:
+            await trio.lowlevel.wait_writable(self.sock)
+        if waiting.cancelled_caught:
+            self.shared.limits.note("stall_ms")
+            self.close_reason = f"the client has read nothing for {seconds:g} s"
+        return not waiting.cancelled_caught
 
     def _take(self) -> bytes:
         if self._opened:
@@ -424,31 +464,10 @@ class GrpcConnection:
         self._sealed.clear()
         return data
 
-    async def _send(self, data: bytes | memoryview, seconds: float) -> bool:
-        """Send all of it; return False if the connection is lost, or stalls for *seconds*."""
-        while True:
-            try:
-                sent = self.sock.send(data)
-            except BlockingIOError:
-                sent = 0
-            except OSError as error:
-                self.close_reason = f"sending failed: {error.strerror or error}"
-                return False
-            self.shared.counters.sent_bytes += sent
-            if sent == len(data):
-                return True
-            data = memoryview(data)[sent:]
-            with trio.move_on_after(seconds) as waiting:
-                await trio.lowlevel.wait_writable(self.sock)
-            if waiting.cancelled_caught:
-                self.shared.limits.note("stall_ms")
-                self.close_reason = f"the client has read nothing for {seconds:g} s"
-                return False
-
     async def _flushed(self) -> None:
         """Wait until everything is sent."""
         while not self._lost and (
-            self._sending or self._sealed or (self._opened and self.session.output_bytes)
+            self._unsent or self._sealed or (self._opened and self.session.output_bytes)
         ):
             self.flush()
             await self._written.park()
