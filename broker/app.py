@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 
 import attrs
 import trio
@@ -34,6 +35,7 @@ import trio
 from triomq.broker.addresses import encoded_host, reserved_ports, side_ports
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.config.advertise import warn_if_unreachable
+from triomq.broker.replication.epoch_file import forget_epochs
 from triomq.broker.roles.role import open_role
 from triomq.broker.roles.second_master import require_only_master
 from triomq.broker.roles.table_copy import TABLE_BYTES_MAX
@@ -118,9 +120,13 @@ async def run_broker(
 
 
 @contextlib.asynccontextmanager
-async def begun(tenure: Tenure | None, store: MessageStore) -> AsyncIterator[None]:
+async def begun(
+    tenure: Tenure | None, store: MessageStore, root: Path, disk: Disk
+) -> AsyncIterator[None]:
     """Take the role of a tenure as soon as the store is open, before anything reads it."""
-    if tenure is not None:
+    if tenure is None:
+        forget_epochs(root, disk)
+    else:
         await tenure.begin(store)
     yield
 
@@ -177,7 +183,7 @@ async def _run(
             holds_tail=tenure is not None,
             cut_at=None if tenure is None else tenure.cut_at,
         ) as store,
-        begun(tenure, store),
+        begun(tenure, store, config.store.root, disk or Disk()),
         opened_timers(
             config.timers, store, wall_clock_ms, slave=config.broker_role is BrokerRole.SLAVE
         ) as timers,

@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from triomq.broker.config import BrokerConfig, BrokerRole
-from triomq.broker.replication.epoch_file import EpochFile
+from triomq.broker.replication.epoch_file import NAME, EpochFile
 from triomq.broker.roles.controllers import Controllers
 from triomq.broker.roles.identity import IdentityFile
 from triomq.broker.roles.membership import ControllerMembership
@@ -63,7 +63,7 @@ class Succession:
                 Controllers(config.replication.controller.addresses, connector),
                 IdentityFile(root, config.cluster_name, config.broker_name, self.disk),
             )
-            epochs = EpochFile(root / "epochFileCheckpoint", self.disk)
+            epochs = EpochFile(root / NAME, self.disk)
             await membership.join()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(membership.run, name="controller-membership")

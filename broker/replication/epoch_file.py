@@ -2,17 +2,26 @@
 
 It is on the disk before the first byte of a new epoch is appended, and it is cut after the log. So
 a crash between the two leaves an epoch without bytes at most, which the next start drops.
+
+A start in classic mode removes it. What is written then has no epoch, and would count as written in
+the last one.
 """
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import attrs
 
 from triomq.broker.replication.epochs import EpochHistory
 from triomq.broker.store.core.errors import StoreDamaged
-from triomq.remoting.core.atomic_file import SystemFiles, replace_file
+from triomq.broker.store.io.disk import Disk
+from triomq.remoting.core.atomic_file import SystemFiles, backup_of, replace_file
+
+logger = logging.getLogger(__name__)
+
+NAME = "epochFileCheckpoint"
 
 
 @attrs.define(eq=False)
@@ -30,7 +39,7 @@ class EpochFile:
         A damaged file ends the start, and the older file does not replace it: its epochs are not
         those of the whole log. Raises: StoreDamaged.
         """
-        backup = self.path.with_name(self.path.name + ".bak")
+        backup = backup_of(self.path)
         path = self.path if self.path.exists() or not backup.exists() else backup
         try:
             return EpochHistory.decode(path.read_bytes())
@@ -57,3 +66,13 @@ class EpochFile:
         """
         if number != self.history.last_number:
             self.save(self.history.begin(number, start))
+
+
+def forget_epochs(root: Path, disk: Disk) -> None:
+    """Remove the file before a store is written in classic mode. Raises: OSError."""
+    path = root / NAME
+    for left in (backup_of(path), path):
+        if left.exists():
+            disk.remove(left)
+            disk.sync_directory(root)
+            logger.info("%s is removed: what classic mode writes has no epoch", left)

@@ -4,9 +4,15 @@
 
     opening: handshake ──▶ the master's epochs ──▶ TailDiffers: cut the log, then connect again
                                  │
-                                 └─ report ──▶ following (see ``SlaveLink``)
+                                 ├─ report ──▶ following (see ``SlaveLink``)
+                                 │                 ▲
+                                 └─ report of where the tail begins ──▶ LogsParted, or the same tail
 
 Java's slave is silent for five seconds before its first report; this one reports at once.
+
+No epoch tells whose bytes classic mode wrote: two logs may have parted there, which Java takes for
+one log. So a slave whose epochs say nothing has the master send it the last bytes that it has once
+more, and goes on only if they are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from triomq.broker.replication.epoch_frames import EpochFrameDecoder, Join, repo
 from triomq.broker.replication.epochs import EpochHistory
 from triomq.broker.replication.errors import LinkBroken, LogsParted, TailDiffers
 from triomq.broker.replication.slave_link import PARTED_FIXES, SlaveLink
-from triomq.broker.replication.transfer import EpochBegins, Event, MasterEpochs
+from triomq.broker.replication.transfer import EpochBegins, Event, LogData, MasterEpochs
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -30,13 +36,17 @@ class EpochSlaveLink(SlaveLink):
     """That of the master that the controllers name: an older one is not followed."""
     shown: int = 0
     """Up to here readers of this slave have seen its log."""
+    tail: bytes = b""
+    """The last bytes of this slave's log."""
     joined: bool = attrs.field(default=False, init=False)
-    """Whether the two logs are known to be one, so that this slave may report."""
+    """Whether the epochs have been compared, so that this slave may report."""
+    unproven: bytes = attrs.field(default=b"", init=False)
+    """The bytes of the tail that the master has still to send."""
     _frames: EpochFrameDecoder = attrs.field(factory=EpochFrameDecoder, init=False)
 
     @property
     def confirmed(self) -> int | None:
-        return self._frames.confirmed
+        return None if self.unproven else self._frames.confirmed
 
     def opening(self, position: int, now: float) -> bytes:
         """Return the handshake; the first report follows the master's answer."""
@@ -45,12 +55,37 @@ class EpochSlaveLink(SlaveLink):
 
     def take_report(self, position: int, now: float) -> bytes:
         """Return a report if one is due, otherwise nothing."""
+        if self.unproven and self.expected is not None:
+            position = self.expected
         if not self.joined or (
             position <= self.reported and now < self.wrote + self.rules.heartbeat_seconds
         ):
             return b""
         self.reported, self.wrote = max(position, self.reported), now
         return report_frame(self.reported)
+
+    def receive(self, data: bytes | memoryview, now: float) -> list[Event]:
+        """Return the events of what came, without the bytes that this log has already."""
+        events = super().receive(data, now)
+        return self._prove(events) if self.unproven else events
+
+    def _prove(self, events: list[Event]) -> list[Event]:
+        """Compare what the master sends with the tail. Raises: LogsParted."""
+        left: list[Event] = []
+        for event in events:
+            if isinstance(event, LogData) and self.unproven:
+                known = min(len(event.data), len(self.unproven))
+                if event.data[:known] != self.unproven[:known]:
+                    raise LogsParted(
+                        f"the bytes of log offset {event.start} to {event.start + known} are others"
+                        f" than the master's: the logs have parted; {PARTED_FIXES}"
+                    )
+                self.unproven = self.unproven[known:]
+                if known == len(event.data):
+                    continue
+                event = LogData(event.start + known, event.data[known:])
+            left.append(event)
+        return left
 
     def _note_other(self, event: Event) -> None:
         if isinstance(event, MasterEpochs):
@@ -68,8 +103,11 @@ class EpochSlaveLink(SlaveLink):
         own_end = self.expected
         if own_end is not None:
             end = self.history.common_end(own_end, master.history, master.end)
-            if not self.history.entries and own_end <= master.end:
-                end = own_end  # a log of classic mode: as Java, it is taken for the beginning
+            first = master.history.entries[0].start if master.history.entries else own_end
+            unknown = not self.history.entries or first >= own_end
+            if end is None and unknown and own_end <= master.end:
+                end, self.unproven = own_end, self.tail
+                self.expected = own_end - len(self.tail)
             if end is None or (end == 0 and self.shown):
                 # A master whose store and controllers were emptied must not empty its slaves.
                 raise LogsParted(

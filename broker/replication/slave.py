@@ -41,6 +41,7 @@ from triomq.broker.replication.transfer import (
     MasterEpochs,
     MasterHello,
     TablesChanged,
+    check_start,
 )
 from triomq.broker.store.core.errors import CopyRefused, StoreIoError, StoreUnavailable
 from triomq.broker.store.core.watermark import Watermark
@@ -196,7 +197,7 @@ class ReplicationSlave:
                 if self.login is not None:
                     await self.login.enter(link_socket)
                 return await self._run_tasks(link_socket)
-            except HaLoginRefused as error:
+            except (HaLoginRefused, CopyRefused, StoreUnavailable, StoreIoError) as error:
                 return str(error)
             except trio.BrokenResourceError:
                 return "the connection broke"
@@ -208,7 +209,10 @@ class ReplicationSlave:
     async def _run_tasks(self, link_socket: LinkSocket) -> str:
         copy = self.copy
         empty = copy.is_empty
-        link = self.link = self._new_link(None if empty else copy.received)
+        link = self.link = self._new_link(
+            None if empty else copy.received,
+            b"" if empty or self.epochs is None else await self._tail(copy.received),
+        )
         broken = "the connection broke"
         reason = ""
         try:
@@ -265,7 +269,13 @@ class ReplicationSlave:
             copy.deferral.stop()
         return reason or broken
 
-    def _new_link(self, expected: int | None) -> SlaveLink:
+    async def _tail(self, end: int) -> bytes:
+        """Return the last bytes of this log, at most those that masters compare."""
+        start = max(self.store.first_offset, check_start(end, self.rules.segment_size))
+        found = self.store.log_bytes(start, end)
+        return bytes(found if found is not None else await self.store.log_bytes_cold(start, end))
+
+    def _new_link(self, expected: int | None, tail: bytes) -> SlaveLink:
         now, last_only = trio.current_time(), self.last_segment_only
         if self.epochs is None:
             return SlaveLink(self.rules, expected, self._name, now, last_only)
@@ -275,6 +285,7 @@ class ReplicationSlave:
             history=history,
             epoch=self.epoch,
             shown=self.store.confirmed.value,
+            tail=tail,
         )
 
     async def _write_behind(self) -> None:
@@ -360,6 +371,8 @@ class ReplicationSlave:
             self._post_report(link, link_socket)
         finally:
             self.copy.index_taken()
+        if isinstance(link, EpochSlaveLink) and link.joined and not link.unproven:
+            self.parted.note("")
         if not self.following and not left:
             self.following = True
             # Tables may have changed while there was no connection, and their messages come now.
@@ -385,8 +398,7 @@ class ReplicationSlave:
         try:
             if isinstance(event, MasterEpochs):
                 epochs.save(epochs.history.cut(self.copy.received))
-                self.parted.note("")
-            elif isinstance(event, EpochBegins):
+            elif isinstance(event, EpochBegins) and event.number:  # 0: written in classic mode
                 if event.start > self.copy.received and not self.copy.is_empty:
                     raise LinkBroken(f"epoch {event.number} begins behind our log's end")
                 epochs.begin(event.number, event.start)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from golden_data import GOLDEN
 
-from triomq.broker.replication.epoch_file import EpochFile
+from triomq.broker.replication.epoch_file import NAME, EpochFile, forget_epochs
 from triomq.broker.replication.epoch_frames import (
     EpochFrameDecoder,
     Join,
@@ -19,13 +19,14 @@ from triomq.broker.replication.epoch_frames import (
     report_frame,
     transfer_head,
 )
-from triomq.broker.replication.epoch_master_link import EpochMasterLink
+from triomq.broker.replication.epoch_master_link import NO_EPOCH, EpochMasterLink
 from triomq.broker.replication.epoch_slave_link import EpochSlaveLink
 from triomq.broker.replication.epochs import Epoch, EpochHistory
 from triomq.broker.replication.errors import LinkBroken, LogsParted, TailDiffers
 from triomq.broker.replication.master_link import LinkRules, LogBounds
 from triomq.broker.replication.transfer import EpochBegins, Event, Heartbeat, LogData, MasterEpochs
 from triomq.broker.store.core.errors import StoreDamaged
+from triomq.broker.store.io.disk import Disk
 from triomq.remoting.core.atomic_file import SystemFiles
 
 RULES = LinkRules(segment_size=1024, batch_bytes=100)
@@ -121,8 +122,11 @@ def test_a_damaged_epoch_file_ends_the_start(tmp_path: Path) -> None:
     assert EpochFile(file.path, SystemFiles()).history == EpochHistory.of([(1, 0)])
 
 
-def slave_link(end: int | None, *epochs: tuple[int, int], shown: int = 0) -> EpochSlaveLink:
-    return EpochSlaveLink(RULES, end, 2, 0.0, history=EpochHistory.of(epochs), epoch=1, shown=shown)
+def slave_link(
+    end: int | None, *epochs: tuple[int, int], shown: int = 0, tail: bytes = b""
+) -> EpochSlaveLink:
+    history = EpochHistory.of(epochs)
+    return EpochSlaveLink(RULES, end, 2, 0.0, history=history, epoch=1, shown=shown, tail=tail)
 
 
 def master_link(*epochs: tuple[int, int]) -> EpochMasterLink:
@@ -171,8 +175,54 @@ def test_a_slave_with_another_tail_cuts_it_first() -> None:
         slave_link(400, (1, 0)).receive(other, 0.0)
     with pytest.raises(LogsParted, match="nothing in common"):  # an emptied master empties nobody
         slave_link(400, (1, 0), shown=1).receive(other, 0.0)
-    slave_link(400).receive(epochs_frame(EpochHistory.of([(1, 0)]), 900), 0.0)  # of classic mode
     slave_link(None).receive(epochs_frame(EpochHistory.of([(1, 0)]), 900), 0.0)
+
+
+@pytest.mark.parametrize("epochs", [(), ((1, 0), (2, 300))], ids=["none", "of before"])
+@pytest.mark.parametrize("steps", [1, 7, 64])
+def test_a_slave_without_a_common_epoch_has_its_tail_sent_again(
+    epochs: tuple[tuple[int, int], ...], steps: int
+) -> None:
+    """The log of a master that classic mode has written: it begins its epoch at the end."""
+    log, tail = bytes(range(200)) * 3, 64
+    slave = slave_link(400, *epochs, tail=log[400 - tail : 400])
+    master, bounds = master_link((3, 500)), LogBounds(0, len(log))
+    master.receive(slave.opening(400, 0.0), bounds, 0.0)
+    slave.receive(master.take_greeting(bounds), 0.0)
+    master.receive(slave.take_report(400, 0.0), bounds, 0.0)
+    events = []
+    for start, end in master.take_frames(bounds, 0.0, 10_000):
+        data = master.head(start, end - start) + log[start:end]
+        for at in range(0, len(data), steps):
+            events += slave.receive(data[at : at + steps], 1.0)
+            if slave.expected is not None and slave.expected < 400:
+                assert slave.confirmed is None
+                assert not slave.take_report(400, 0.0) or slave.reported == slave.expected
+    assert slave.confirmed == 120
+    new = [event for event in events if isinstance(event, LogData)]
+    assert new[0].start == 400
+    assert b"".join(bytes(event.data) for event in new) == log[400:]
+    assert EpochBegins(3, 500) in events
+
+
+def test_a_slave_whose_tail_is_another_one_does_not_follow() -> None:
+    slave = slave_link(400, tail=b"x" * 64)
+    slave.receive(epochs_frame(EpochHistory.of([(1, 400)]), 900), 0.0)
+    slave.take_report(400, 0.0)
+    with pytest.raises(LogsParted, match="offset 336 to 356 are others"):
+        slave.receive(transfer_head(336, 20, NO_EPOCH, 400) + b"x" * 19 + b"y", 0.0)
+    with pytest.raises(LogsParted, match="nothing in common"):  # it is longer
+        slave_link(901, tail=b"x" * 64).receive(epochs_frame(EpochHistory.of([(1, 400)]), 900), 0.0)
+
+
+def test_classic_mode_forgets_the_epochs(tmp_path: Path) -> None:
+    file = EpochFile(tmp_path / NAME, SystemFiles())
+    file.begin(1, 0)
+    file.begin(2, 500)
+    forget_epochs(tmp_path, Disk())
+    assert list(tmp_path.iterdir()) == []
+    forget_epochs(tmp_path, Disk())
+    assert EpochFile(tmp_path / NAME, SystemFiles()).history == EpochHistory()
 
 
 def test_others_are_refused() -> None:
