@@ -300,6 +300,8 @@ def open_services(
         tables += (pops.orders,)
     if records is not None:
         tables += (records,)
+    for table in tables:
+        table.copies = role.tables
     return ServiceSet(
         live=live,
         limits=limits,

@@ -135,6 +135,7 @@ def open_broker(
             if services.acting_records is not None
             else None,
             services.access if config.access.authentication else None,
+            services.request_modes,
         )
     acting = open_acting_option(
         config.replication,
@@ -263,7 +264,9 @@ def open_server(
         pop_rollbacks=PopRollbacks(config.store.root),
         query=QueryMessages(store, check),
         queues=QueueOffsetRequests(store),
-        offsets=GroupOffsetRequests(store, topics, groups, offsets, delayed, statistics),
+        offsets=GroupOffsetRequests(
+            store, topics, groups, offsets, delayed, statistics, role.tables
+        ),
         clients=Clients(services.clients, groups, topics, services.filters, live),
         locks=QueueLockRequests(services.locks),
         topics=TopicRequests(
@@ -327,7 +330,7 @@ def open_server(
         housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ha_status=HaStatusRequests(store, role.master, role.slave),
         group_changes=group_changes,
-        notices=ControllerNotices(config, store, role.tenure),
+        notices=ControllerNotices(config, store, role.tenure, group_changes.copy),
         plain_acl=PlainAclRequests(
             services.plain_acl,
             config.cluster_name,

@@ -1,6 +1,7 @@
-"""What controllers and tools ask of a broker in controller mode: 1007 and 1008.
+"""What controllers, tools and brokers ask of a broker in controller mode: 1007, 1008 and 906.
 
-Source: broker/processor/AdminBrokerProcessor.java#getBrokerEpochCache, #notifyBrokerRoleChanged.
+Source: broker/processor/AdminBrokerProcessor.java#getBrokerEpochCache, #notifyBrokerRoleChanged,
+#exchangeBrokerHaInfo.
 """
 
 from __future__ import annotations
@@ -8,12 +9,17 @@ from __future__ import annotations
 import attrs
 
 from triomq.broker.config import BrokerConfig
+from triomq.broker.processors.bodies import read_body
 from triomq.broker.replication.epochs import OFFSET_MAX
+from triomq.broker.roles.table_copy import TableCopy
 from triomq.broker.roles.tenure import Tenure
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.core.address import format_address
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.controller import EpochEntries, EpochEntry
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.protocol.headers.controller import RoleChangedHeader
 from triomq.remoting.server.requests import Request, Response
 
@@ -25,6 +31,31 @@ class ControllerNotices:
     config: BrokerConfig
     store: MessageStore
     tenure: Tenure | None
+    copy: TableCopy | None
+    """On a slave."""
+
+    async def master_address(self, request: Request) -> Response:
+        """Tell a slave where the HA port is; or, as a slave, take news of the master's tables.
+
+        EXCHANGE_BROKER_HA_INFO (906). Raises: Rejected.
+        """
+        tenure = self._require_tenure()
+        sent: ExchangeHaAddressHeader = request.header
+        if sent.master_ha_address is None:
+            if not tenure.is_master:
+                return Response(header=ExchangeHaAddressHeader())
+            ha_address = format_address(self.config.ha_ip, self.config.ha_port)
+            end, address = self.store.appended.value, tenure.membership.address
+            return Response(header=ExchangeHaAddressHeader(ha_address, end, address))
+        if self.copy is None or sent.master_address != self.copy.master.remoting:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR, f"{sent.master_address} is not the master of this broker"
+            )
+        if request.body:
+            await self.copy.take_commits(read_body(ConsumerOffsetTable, request.body))
+        else:
+            await self.copy.copy_now()
+        return Response(header=sent)
 
     def role_changed(self, request: Request) -> Response:
         """Take in which broker is the master: NOTIFY_BROKER_ROLE_CHANGED (1008). Raises: Rejected.

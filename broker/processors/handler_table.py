@@ -300,7 +300,11 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.UPDATE_AND_GET_GROUP_FORBIDDEN, groups.forbid, topic.GroupForbiddenHeader),
             (Code.DELETE_SUBSCRIPTIONGROUP, groups.delete, topic.DeleteGroupHeader),
             (Code.SET_MESSAGE_REQUEST_MODE, checked(MessageRequestMode, assigned.set_mode)),
-            (Code.EXCHANGE_BROKER_HA_INFO, changes.master_address, admin.ExchangeHaAddressHeader),
+            (
+                Code.EXCHANGE_BROKER_HA_INFO,
+                changes.master_address if do.notices.tenure is None else do.notices.master_address,
+                admin.ExchangeHaAddressHeader,
+            ),
             (Code.AUTH_CREATE_USER, access.create_user, auth.UserHeader),
             (Code.AUTH_UPDATE_USER, access.update_user, auth.UserHeader),
             (Code.AUTH_DELETE_USER, access.delete_user, auth.UserHeader),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import attrs
 
+from triomq.broker.roles.set_tables import SetTables
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.statistics import Statistics
@@ -29,7 +30,7 @@ from triomq.remoting.protocol.headers.offset import (
     StoreTimeResponseHeader,
     UpdateConsumerOffsetHeader,
 )
-from triomq.remoting.server.requests import Request, Response
+from triomq.remoting.server.requests import Deferred, Request, Response
 from triomq.remoting.server.turns import Turns, encoded, in_turns
 
 EMPTY_EXT: dict[str, str] = {}
@@ -45,6 +46,8 @@ class GroupOffsetRequests:
     offsets: ConsumerOffsets
     delayed: DelayedMessages
     statistics: Statistics
+    tables: SetTables | None = None
+    """On a master in controller mode."""
 
     async def query(self, request: Request) -> Response:
         """Return the offset at which a group goes on in a queue.
@@ -76,8 +79,10 @@ class GroupOffsetRequests:
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         return Response(ResponseCode.QUERY_NOT_FOUND, remark=remark, ext=EMPTY_EXT)
 
-    def update(self, request: Request) -> Response:
+    def update(self, request: Request) -> Response | Deferred:
         """Store the offset of a group, even if it is smaller than before.
+
+        In controller mode the set has it before the answer.
 
         Ignores the offset of a consumer that has not received the reset of its offset yet. The
         queue must belong to the topic, or have an offset from the time before the topic shrank.
@@ -114,7 +119,12 @@ class GroupOffsetRequests:
             header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
         self.statistics.note_consumed(header.consumer_group, header.topic, passed)
-        return Response()
+        if self.tables is None or request.oneway:
+            return Response()
+        return self.tables.commit(
+            *(header.consumer_group, header.topic, header.queue_id, header.commit_offset),
+            Deferred((request,)),
+        )
 
     async def all(self, request: Request) -> Response:
         """Return the offsets of all groups, for a slave.

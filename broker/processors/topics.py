@@ -82,7 +82,7 @@ class TopicRequests:
             changes = parse_attribute_changes(header.attributes or "")
         except ValueError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        if not self._put(config, changes):
+        if not self._put(config, changes) and self.topics.copies is None:
             return Response()
         return self._settled(Response(remark=UNSET_REMARK))
 
@@ -97,7 +97,8 @@ class TopicRequests:
         async for config in in_turns(wanted, turns):
             new = self._put(attrs.evolve(config, attributes={}), config.attributes)
             changed = changed or new
-        return await self._settled(Response()) if changed else Response()
+        waits = changed or self.topics.copies is not None
+        return await self._settled(Response()) if waits else Response()
 
     def _check(self, config: TopicConfig, changes: Mapping[str, str]) -> None:
         complaint = self._complaint(config, changes)
@@ -140,10 +141,14 @@ class TopicRequests:
         return changed
 
     async def _settled(self, response: Response) -> Response:
-        """Return the response when the change is saved and the reachable name servers have it."""
+        """Return the response when the change is saved and the reachable name servers have it.
+
+        In controller mode the set has it, too. Raises: Rejected.
+        """
         with trio.move_on_after(SETTLE_SECONDS):
-            await self.topics.settled()
+            await self.topics.written()
             await self.registrar.wait_announced()
+        await self.topics.copied()
         return response
 
     def delete(self, request: Request) -> Response | Awaitable[Response]:
@@ -182,8 +187,9 @@ class TopicRequests:
         of it: a registration only adds topics.
         """
         with trio.move_on_after(SETTLE_SECONDS):
-            await self.offsets.settled()
-            await self.topics.settled()
+            await self.offsets.written()
+            await self.topics.written()
+        await self.topics.copied()
         return Response()
 
     def describe(self, request: Request) -> Response:

@@ -99,9 +99,7 @@ class SetKeeper:
             members, set_epoch = await self.propose(wanted, known)
         except Rejected as error:
             self.leads.note_refused()
-            self._limit.warning(
-                logger, "the controllers do not take the set %s: %s", sorted(wanted), error
-            )
+            self._limit.warning(logger, "the set does not become %s: %s", sorted(wanted), error)
         except RemotingError as error:
             self.leads.note_unknown()
             self._limit.warning(

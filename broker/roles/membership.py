@@ -96,6 +96,8 @@ class ControllerMembership:
     """
     on_size: Callable[[int], None] | None = attrs.field(default=None, init=False)
     """On a master: called with the number of brokers of the group."""
+    addresses: dict[int, str] = attrs.field(factory=dict, init=False)
+    """On a master: where the brokers of the group are, by their ids."""
     progress: Callable[[], LogProgress] = attrs.field(default=LogProgress, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
@@ -286,7 +288,9 @@ class ControllerMembership:
         )
         replicas = SyncStateData.decode(bytes(answer.body)).replicas_info_table.get(name)
         if replicas is not None and self.on_size is not None:
-            self.on_size(len(replicas.in_sync_replicas) + len(replicas.not_in_sync_replicas))
+            brokers = replicas.in_sync_replicas + replicas.not_in_sync_replicas
+            self.addresses = {one.broker_id: one.broker_address for one in brokers}
+            self.on_size(len(brokers))
 
     def _note_answer(
         self, master_id: int, address: str, epoch: int | None, answer: Command

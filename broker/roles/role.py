@@ -19,13 +19,16 @@ from triomq.broker.replication.replicas import ReplicaSet
 from triomq.broker.replication.replicated_durability import ReplicatedDurability
 from triomq.broker.replication.set_keeper import SetKeeper
 from triomq.broker.replication.slave import MasterAddress, ReplicationSlave
+from triomq.broker.roles.set_tables import SetTables
 from triomq.broker.roles.slave_reads import SlaveReads
 from triomq.broker.roles.tenure import Tenure
 from triomq.broker.store.log.durability import Durability
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.audit.audit_entry import AuditEntry
 from triomq.remoting.audit.decision_log import DecisionLog
+from triomq.remoting.core.address import format_address
 from triomq.remoting.core.open_files import Places
+from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.server.listen import warn_if_open
 
 COPIES_MIN_DEFAULT = 2
@@ -47,6 +50,8 @@ class Role:
     """Set on a SYNC_MASTER: senders wait for slaves."""
     keeper: SetKeeper | None = None
     """On a master in controller mode."""
+    tables: SetTables | None = None
+    """On a master in controller mode."""
     tenure: Tenure | None = None
     """In controller mode."""
 
@@ -57,7 +62,9 @@ class Role:
 
     def tables_changed(self) -> None:
         """Tell slaves of TrioMQ that a table has changed. Checkpoint: never."""
-        if self.master is not None:
+        if self.tables is not None:
+            self.tables.note_change()
+        elif self.master is not None:
             self.master.tables_changed()
 
     def note_master(self, ha_address: str | None, address: str | None) -> None:
@@ -91,6 +98,8 @@ class Role:
             tasks.start_soon(self.replicated.run_deadlines, name="replication-deadlines")
         if self.keeper is not None:
             tasks.start_soon(self.keeper.run, name="replication-set")
+        if self.tables is not None:
+            tasks.start_soon(self.tables.run, name="replication-tables")
 
     async def drain(self) -> None:
         """Give connected slaves up to ``DRAIN_SECONDS`` to get the last messages."""
@@ -202,7 +211,15 @@ def _open_leading_role(
         EpochMasterLink, history=tenure.epochs.history, confirmed=lambda: store.confirmed.value
     )
     durability = ConfirmedDurability(store, leads, timeout_seconds)
-    keeper = SetKeeper(store, master, leads, durability, membership.propose)
+    tables = SetTables(
+        leads,
+        membership,
+        ExchangeHaAddressHeader(
+            format_address(config.ha_ip, config.ha_port), None, membership.address
+        ),
+        timeout_seconds,
+    )
+    keeper = SetKeeper(store, master, leads, durability, tables.propose)
     membership.on_set, membership.on_heard = keeper.note_agreed, leads.note_controller
     membership.on_size = note_size
     membership.ask_now()
@@ -213,6 +230,7 @@ def _open_leading_role(
         master=master,
         replicated=durability,
         keeper=keeper,
+        tables=tables,
         tenure=tenure,
     )
 

@@ -19,7 +19,8 @@ from triomq.broker.roles.held_tables import HeldTables
 from triomq.broker.roles.pop_handover import PopHandover
 from triomq.broker.services.access_table import AccessTable
 from triomq.broker.services.delay import DelayedMessages
-from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.offsets import ConsumerOffsets, by_group
+from triomq.broker.services.pop.request_modes import RequestModes
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP
 from triomq.broker.services.registration import Caller
 from triomq.broker.services.subscriptions import SubscriptionGroups
@@ -31,6 +32,7 @@ from triomq.broker.store.store import MessageStore
 from triomq.remoting.access.changes import copied_table
 from triomq.remoting.core.errors import RemoteProtocolError, RemotingError
 from triomq.remoting.core.log_limit import LogLimit
+from triomq.remoting.protocol.bodies.assignment import MessageRequestModeTable
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
@@ -59,6 +61,14 @@ REVIVED = f"@{REVIVE_GROUP}"
 """How a key ends of which the offsets say how far check points of POP are done."""
 
 
+@attrs.frozen
+class OwnReport:
+    """What consumers have committed at a slave, and what of it its master must take over."""
+
+    found: list[tuple[str, str, int, int]] = attrs.field(factory=list)
+    commits: dict[tuple[str, str, int], tuple[int, bool]] = attrs.field(factory=dict)
+
+
 @attrs.define(eq=False)
 class TableCopy:
     """Keeps the tables of a slave copies of its master's."""
@@ -77,7 +87,12 @@ class TableCopy:
     pops: PopHandover | None = None
     access: AccessTable | None = None
     """Set where users are authenticated."""
+    modes: RequestModes | None = None
     period_seconds: float = PERIOD_SECONDS
+    _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    """Held while tables are replaced: commits that the master tells wait until then."""
+    _copied: Watermark = attrs.field(factory=Watermark, init=False)
+    """Which of ``changes`` these copies have."""
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _delays: HeldTables[DelayOffsetTable] = attrs.field(factory=HeldTables, init=False)
     _timer_points: HeldTables[TimerCheckPoint] = attrs.field(factory=HeldTables, init=False)
@@ -94,7 +109,10 @@ class TableCopy:
                 await changed.wait()
                 continue
             try:
-                await self.copy_all(address)
+                async with self._turn:
+                    report = await self.copy_all(address)
+                self._copied.advance(seen)
+                await self._report(address, report)
             except (RemotingError, ValueError) as error:
                 self._limit.warning(
                     logger,
@@ -106,8 +124,30 @@ class TableCopy:
             with trio.move_on_after(self.period_seconds):
                 await self.changes.wait_beyond(seen)
 
-    async def copy_all(self, address: str) -> None:
-        """Copy everything once. Raises: RemotingError, ValueError."""
+    async def copy_now(self) -> None:
+        """Copy everything from now on, and return when this disk has it. The caller sets the
+        deadline.
+        """
+        wanted = self.changes.value + 1
+        self.changes.advance(wanted)
+        await self._copied.wait_reached(wanted)
+        for table in (self.topics, self.groups):
+            await table.settled()
+
+    async def take_commits(self, table: ConsumerOffsetTable) -> None:
+        """Take over commits that the master tells before the next copy. Raises: ValueError."""
+        async with self._turn:
+            for group, topics in by_group(table).items():
+                for topic, queues in topics.items():
+                    for queue_id, offset in queues.items():
+                        self.offsets.commit(group, topic, queue_id, offset, from_master=True)
+
+    async def copy_all(self, address: str) -> OwnReport:
+        """Copy everything once; return what the master must take over.
+
+        Raises: RemotingError, ValueError.
+        """
+        report = OwnReport()
         log_end = self.store.appended.value
         topics = TopicTable.decode(await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG))
         if topics.data_version != self.topics.version.current and topics.topic_config_table:
@@ -148,11 +188,13 @@ class TableCopy:
                 await self.pops.report(address, partial(self._log_end, address))
             table = ConsumerOffsetTable.decode(body)
             await self._hold_progress(address, table)
-            await self._report_own_commits(address, table)
+            report = self._replace_offsets(table)
         await self._copy_delays(address)
         await self._copy_timers(address)
         await self._copy_access(address)
+        await self._copy_modes(address)
         self.use_progress()
+        return report
 
     async def _copy_access(self, address: str) -> None:
         """Copy users and rules, which Java's slaves do not. Raises: RemotingError."""
@@ -161,6 +203,12 @@ class TableCopy:
         users = decode_array(User, await self._ask(address, RequestCode.AUTH_LIST_USER))
         rules = decode_array(Acl, await self._ask(address, RequestCode.AUTH_LIST_ACL))
         self.access.replace(copied_table(users, rules))
+
+    async def _copy_modes(self, address: str) -> None:
+        """Copy how groups read topics. Raises: RemotingError."""
+        body = await self._ask(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, empty=True)
+        if body and self.modes is not None:
+            self.modes.replace(MessageRequestModeTable.decode(body).message_request_mode_map)
 
     async def _copy_delays(self, address: str) -> None:
         """Hold the progress of delayed messages together with the end of the master's log.
@@ -243,9 +291,8 @@ class TableCopy:
         if self.pops is not None:
             await self.pops.report(address, partial(self._log_end, address))
         body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
-        await self._report_own_commits(
-            address, ConsumerOffsetTable.decode(body) if body else ConsumerOffsetTable()
-        )
+        table = ConsumerOffsetTable.decode(body) if body else ConsumerOffsetTable()
+        await self._report(address, self._replace_offsets(table))
 
     async def _ask(self, address: str, code: int, *, empty: bool = False) -> bytes:
         """Return the body of a table. Raises: RemoteProtocolError.
@@ -261,12 +308,15 @@ class TableCopy:
             )
         return bytes(answer.body)
 
-    async def _report_own_commits(self, address: str, table: ConsumerOffsetTable) -> None:
-        """Copy the offsets, and send the master what consumers committed here while it was away."""
+    def _replace_offsets(self, table: ConsumerOffsetTable) -> OwnReport:
+        """Copy the offsets; return what consumers committed here while the master was away."""
         self._replace_progress(table)
-        found = self.offsets.replace(table, self.store.max_offset)
-        own = self.offsets.own
-        reported = dict(own.commits) if own is not None else {}
+        found, own = self.offsets.replace(table, self.store.max_offset), self.offsets.own
+        return OwnReport(found, {} if own is None else dict(own.commits))
+
+    async def _report(self, address: str, report: OwnReport) -> None:
+        """Send the master what it must take over. No round of a ``SetTables`` may wait for it."""
+        found = report.found
         for group, topic, queue_id, offset in found:
             header = UpdateConsumerOffsetHeader(group, topic, queue_id, offset)
             answer = await self.caller.invoke(
@@ -286,8 +336,8 @@ class TableCopy:
             logger.info(
                 "reported %s offsets that consumers committed here to the master", len(found)
             )
-        if own is not None:
-            own.forget(reported)
+        if self.offsets.own is not None:
+            self.offsets.own.forget(report.commits)
 
 
 def is_progress(key: str) -> bool:

@@ -126,9 +126,12 @@ class ConsumerOffsets(PersistedTable):
         queues = topics.get(topic) if topics is not None else None
         return queues.get(queue_id) if queues is not None else None
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int:
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, *, from_master: bool = False
+    ) -> int:
         """Store an offset, also a smaller one: the consumer decides.
 
+        ``from_master``: whether a slave has it from its master.
         Returns: by how many messages the group went on; 0 for its first offset, and if it went
             back.
         Checkpoint: never.
@@ -140,7 +143,7 @@ class ConsumerOffsets(PersistedTable):
         if known is None and self._count is not None:
             self._count += 1
         queues[queue_id] = offset
-        if self.own is not None:
+        if self.own is not None and not from_master:
             self.own.note(group, topic, queue_id, offset, known)
         self._changes += 1
         if self._changes % CHANGES_PER_VERSION == 0:

@@ -9,7 +9,7 @@ import abc
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -88,6 +88,14 @@ def _write(out: list[bytes], value: Any, depth: int, indent: bytes) -> Iterator[
     out.append(b"{}" if separator == b"{\n" else b"\n" + indent + b"}")
 
 
+class Copies(Protocol):
+    """The copies of all tables that must have a change before it is answered."""
+
+    def note_change(self) -> None: ...
+
+    async def wait(self) -> None: ...
+
+
 @attrs.define(eq=False)
 class PersistedTable(abc.ABC):
     """A table with its file: how long changes may gather, and which changes the disk has."""
@@ -102,6 +110,8 @@ class PersistedTable(abc.ABC):
     due: float | None = attrs.field(default=None, init=False)
     failure: str = attrs.field(default="", init=False)
     """Why the last save failed."""
+    copies: Copies | None = attrs.field(default=None, init=False)
+    """On a master in controller mode."""
     wake_saver: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     """The saver sets it when it starts, and finds the changes from before."""
     _saved: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -132,7 +142,12 @@ class PersistedTable(abc.ABC):
         self.wake_saver()
 
     def save_soon(self) -> None:
-        """Have the present changes saved now, not when they have gathered. Checkpoint: never."""
+        """Have the present changes saved, and copied, now, not when they have gathered.
+
+        Checkpoint: never.
+        """
+        if self.copies is not None:
+            self.copies.note_change()
         if self.unsaved:
             self.due = 0.0
             self.wake_saver()
@@ -144,6 +159,19 @@ class PersistedTable(abc.ABC):
             await self._saved.wait()
 
     async def settled(self) -> None:
+        """Wait until the present changes are saved, and then until all copies have them.
+
+        Raises: Rejected, if the copies are not there in time. Checkpoint: maybe.
+        """
+        await self.written()
+        await self.copied()
+
+    async def copied(self) -> None:
+        """The second half of ``settled``. Raises: Rejected. Checkpoint: maybe."""
+        if self.copies is not None:
+            await self.copies.wait()
+
+    async def written(self) -> None:
         """Wait until the present changes are saved, up to ``SETTLE_SECONDS``.
 
         Does not wait if saves fail. Checkpoint: maybe.

@@ -71,8 +71,8 @@ class Assignments:
         count = len(members) + sum(queues.read_queue_count for queues in route.queue_datas)
         return work() if count <= ROWS_AT_ONCE else await trio.to_thread.run_sync(work)
 
-    def set_mode(self, request: Request, body: MessageRequestMode) -> Response:
-        """Set how a group reads a topic. Raises: Rejected. Checkpoint: never."""
+    async def set_mode(self, request: Request, body: MessageRequestMode) -> Response:
+        """Set how a group reads a topic. Raises: Rejected. Checkpoint: maybe."""
         if body.topic.startswith(names.RETRY_PREFIX):
             raise Rejected(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if self.topics.find(body.topic) is None:
@@ -86,6 +86,8 @@ class Assignments:
                 ResponseCode.INVALID_PARAMETER, f"mode {body.mode[:40]} is not PULL or POP"
             )
         self.modes.put(body)
+        self.modes.save_soon()
+        await self.modes.copied()
         return Response()
 
     def all_modes(self, request: Request) -> Response:

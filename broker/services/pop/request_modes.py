@@ -6,6 +6,7 @@ MessageRequestModeManager.java.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -40,6 +41,13 @@ class RequestModes(PersistedTable):
         """Set how a group reads a topic."""
         self.modes.setdefault(mode.topic, {})[mode.consumer_group] = mode
         self.touch()
+
+    def replace(self, modes: Mapping[str, Mapping[str, MessageRequestMode]]) -> None:
+        """Become a copy of a master's table."""
+        before = self.encode()
+        self.modes = {topic: dict(groups) for topic, groups in modes.items()}
+        if self.encode() != before:
+            self.touch()
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
         """Forget the modes of a topic, or of a group, that is deleted."""

@@ -5,17 +5,34 @@ and what is there when the master has changed.
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
-from controlled_group import WAIT_SECONDS, controlled_group
+from controlled_group import WAIT_SECONDS, ControlledGroup, controlled_group
 from monitor_pages import get, value
 from mqadmin_calls import mqadmin
 from replicated_brokers import log_bytes
 
 from triomq import Producer, ProducerSettings, SendStatus
 from triomq.broker.replication.epochs import EpochHistory
+from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.protocol.bodies.assignment import (
+    MessageRequestMode,
+    MessageRequestModeTable,
+)
+from triomq.remoting.protocol.bodies.groups import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
+from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.headers.offset import (
+    OffsetResponseHeader,
+    QueryConsumerOffsetHeader,
+)
 from triomq.remoting.protocol.refused_sends import NOT_CONFIRMED
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
@@ -66,6 +83,74 @@ async def test_a_killed_master_is_replaced_and_comes_back_as_slave(
         assert await group.bodies(1, "T", 53) == [*sent, b"next", b"both", b"last"]
         numbers = [epoch.number for epoch in history(tmp_path / "broker-1").entries]
         assert numbers == [1, 2, 3]
+
+
+async def answer_of(
+    group: ControlledGroup, number: int, code: Code, header: object | None = None
+) -> Command:
+    """The answer of a broker that may be between two roles."""
+    found: Command | None = None
+
+    async def answers() -> bool:
+        nonlocal found
+        with suppress(RemotingError):
+            found = await group.peer(number).call(code, header)
+        return found is not None
+
+    await group.until(answers)
+    assert found is not None
+    return found
+
+
+async def test_what_was_answered_beside_the_log_is_there_at_the_next_master(
+    tmp_path: Path,
+) -> None:
+    """A topic, a group, an offset, a mode; the master is killed as soon as it has answered."""
+    settings = {"minInSyncReplicas": 1, "autoCreateTopicEnable": "false"}
+    async with controlled_group(tmp_path, **settings) as group:
+        master = 1
+        for number, change in enumerate(("topic", "group", "offset", "mode")):
+            topic, name = f"T{number}", f"G{number}"
+            peer = group.peer(master)
+            if change == "group":
+                config = SubscriptionGroupConfig(group_name=name)
+                answer = await peer.call(
+                    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config.encode()
+                )
+            else:
+                answer = await peer.create_topic(topic)
+            assert answer.code == 0
+            if change == "offset":
+                await group.send_until_ok(master, topic, b"1")
+                await group.send_until_ok(master, topic, b"2")
+                assert (await peer.commit(name, topic, 0, 1)).code == 0
+                assert (await peer.commit(name, topic, 0, 2)).code == 0
+            if change == "mode":
+                mode = MessageRequestMode(topic=topic, consumer_group=name, mode="POP")
+                answer = await peer.call(Code.SET_MESSAGE_REQUEST_MODE, None, mode.encode())
+                assert answer.code == 0
+            await group.brokers[master].end(signal.SIGKILL)
+            other = 3 - master
+            await group.settled(other, {other})
+
+            ask = partial(answer_of, group, other)
+            if change == "group":
+                body = (await ask(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body
+                assert name in SubscriptionGroupTable.decode(body).subscription_group_table
+            else:
+                body = (await ask(Code.GET_ALL_TOPIC_CONFIG)).body
+                assert topic in TopicTable.decode(body).topic_config_table
+            if change == "offset":
+                found = await ask(
+                    Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(name, topic, 0)
+                )
+                assert found.header(OffsetResponseHeader).offset == 2
+            if change == "mode":
+                body = (await ask(Code.GET_ALL_MESSAGE_REQUEST_MODE)).body
+                assert name in MessageRequestModeTable.decode(body).message_request_mode_map[topic]
+            await group.brokers[master].start()
+            await group.settled(other, {1, 2})
+            master = other
 
 
 async def test_what_no_slave_has_is_neither_acknowledged_nor_shown_and_then_cut(

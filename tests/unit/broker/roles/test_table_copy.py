@@ -149,8 +149,8 @@ async def test_a_commit_of_another_queue_during_a_report_is_kept(tmp_path: Path)
     offsets = slave_offsets(tmp_path)
     copy = table_copy(Master(), None, offsets, None, OwnStore())
     offsets.commit("G", "T", 0, 5)
-    await copy._report_own_commits("a:1", table(T_0=1, T_1=1))
-    await copy._report_own_commits("a:1", table(T_0=5, T_1=1))
+    await copy._report("a:1", copy._replace_offsets(table(T_0=1, T_1=1)))
+    await copy._report("a:1", copy._replace_offsets(table(T_0=5, T_1=1)))
     assert Master.reported == [(0, 5), (1, 3)]
 
 
@@ -368,7 +368,7 @@ async def test_progress_of_transactions_and_pop_is_used_when_the_slave_s_disk_ha
         }
         progress = ConsumerOffsetTable({**rows, "T@G": {0: half}}, DataVersion(0, half, half))
         await copy._hold_progress("a:1", progress)
-        await copy._report_own_commits("a:1", progress)
+        await copy._report("a:1", copy._replace_offsets(progress))
         assert offsets.committed_offset("G", "T", 0) == half, "consumers' offsets are used at once"
         revived = offsets.committed.get(REVIVE_GROUP, {}).get("rmq_sys_REVIVE_LOG_C", {})
         assert revived == offsets.committed.get(GROUP, {}).get(OP_HALF_TOPIC, {})
