@@ -30,6 +30,7 @@ from triomq.namesrv.routes import RouteTable
 from triomq.namesrv.table_limits import namesrv_limits
 from triomq.remoting.audit.decision_log import open_audit, writing
 from triomq.remoting.client.access import Access
+from triomq.remoting.client.connector import ConnectorConfig
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import ConnectionBudget
@@ -84,7 +85,9 @@ async def run_namesrv(
     limits = namesrv_limits(config.limits)
     kv = KvConfig.open(config.kv_path, limits)
     routes = RouteTable(route_rules(config), limits)
-    notices = MinBrokerIdNotices(security.client) if config.notify_min_broker_id else None
+    signing = Access(credentials=config.access.inner).hooks
+    connecting = ConnectorConfig(tls=security.client, hooks=signing, busy_poll=False)
+    notices = MinBrokerIdNotices(connecting) if config.notify_min_broker_id else None
     running, limit = RunningConfig(config), LogLimit()
     brokers = RegistrationRequests(
         config=running, routes=routes, kv=kv, now_ms=_now_ms, limit=limit, notices=notices
@@ -108,11 +111,7 @@ async def run_namesrv(
     if config.controller.enabled:
         from triomq.namesrv.controller.serve_controller import ControllerParts  # start-up time
 
-        controller = ControllerParts.open(
-            lambda: running.current.controller,
-            security.client,
-            Access(credentials=config.access.inner).hooks,
-        )
+        controller = ControllerParts.open(lambda: running.current.controller, connecting)
     server = Server(
         secured(
             config.network.server_config(config.listen_host, config.listen_port, config.pools())

@@ -14,7 +14,6 @@ import trio
 from triomq.namesrv.min_broker_id import MinBrokerIdChange
 from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.errors import RemotingError
-from triomq.remoting.tls.client import Tls
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +29,7 @@ class MinBrokerIdNotices:
     registered on.
     """
 
-    tls: Tls | None = None
+    connecting: ConnectorConfig
     _pending: list[MinBrokerIdChange] = attrs.field(factory=list, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -45,7 +44,7 @@ class MinBrokerIdNotices:
 
     async def run(self) -> None:
         """Send notices until cancelled: the task "min-broker-id-notices"."""
-        async with Connector(ConnectorConfig(tls=self.tls, busy_poll=False)) as connector:
+        async with Connector(self.connecting) as connector:
             while True:
                 await self._wake.wait()
                 self._wake, pending, self._pending = trio.Event(), self._pending, []

@@ -333,13 +333,6 @@ def check_controller_mode(config: BrokerConfig, origins: Mapping[str, str]) -> N
             "enableControllerMode=true with enableSlaveActingMaster=true",
             "remove enableSlaveActingMaster: the controllers elect another master",
         )
-    if config.replication.authentication:
-        raise ConfigError(
-            origins.get("haAuthentication", ""),
-            "haAuthentication=true with enableControllerMode=true: the stream of this mode has no"
-            " login",
-            "remove haAuthentication, and name the brokers of the group in haSlaveAddresses",
-        )
     if "allAckInSyncStateSet" in origins and not config.replication.replicas.all_in_sync:
         raise ConfigError(
             origins["allAckInSyncStateSet"],

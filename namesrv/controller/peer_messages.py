@@ -22,12 +22,10 @@ from triomq.namesrv.controller.raft.messages import (
 )
 from triomq.namesrv.controller.raft_wire import decode_message, encode_message
 from triomq.remoting.client.connector import Connector, ConnectorConfig
-from triomq.remoting.client.rpc_hooks import RpcHook
 from triomq.remoting.core.errors import Rejected, RemoteProtocolError, RemotingError
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.server.requests import Request, Response
-from triomq.remoting.tls.client import Tls
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +54,7 @@ class PeerMessages:
     own: Peer
     peers: Sequence[Peer]
     receive: Callable[[str, AnyRaftMessage], None]
-    tls: Tls | None = None
-    hooks: Sequence[RpcHook] = ()
+    connecting: ConnectorConfig
     lost: int = attrs.field(default=0, init=False)
     """Messages that no peer has answered."""
     _outboxes: dict[str, _Outbox] = attrs.field(init=False)
@@ -100,9 +97,7 @@ class PeerMessages:
 
     async def run(self) -> None:
         """Send messages until cancelled: the task "raft-peers", with one task for each peer."""
-        config = ConnectorConfig(
-            tls=self.tls, hooks=self.hooks, connect_seconds=ANSWER_SECONDS, busy_poll=False
-        )
+        config = attrs.evolve(self.connecting, connect_seconds=ANSWER_SECONDS)
         async with Connector(config) as connector, trio.open_nursery() as nursery:
             for peer in self.peers:
                 if peer != self.own:

@@ -19,7 +19,6 @@ from triomq.remoting.protocol.bodies.controller import SyncStateSet
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.controller import RoleChangedHeader
-from triomq.remoting.tls.client import Tls
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class RoleNotices:
     """
 
     current: Callable[[str], tuple[Group | None, Mapping[int, object]]]
-    tls: Tls | None = None
+    connecting: ConnectorConfig
     _names: dict[str, None] = attrs.field(factory=dict, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -63,7 +62,7 @@ class RoleNotices:
         A broker that hangs delays nobody: each notice has its task, and a limit.
         """
         async with (
-            Connector(ConnectorConfig(tls=self.tls, busy_poll=False)) as connector,
+            Connector(self.connecting) as connector,
             trio.open_nursery() as nursery,
         ):
             while True:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 import trio
@@ -27,7 +27,7 @@ from triomq.namesrv.controller.peer_messages import PeerMessages
 from triomq.namesrv.controller.requests import ControllerRequests, Handle
 from triomq.namesrv.controller.role_notices import RoleNotices
 from triomq.namesrv.controller.state import Group
-from triomq.remoting.client.rpc_hooks import RpcHook
+from triomq.remoting.client.connector import ConnectorConfig
 from triomq.remoting.core.open_files import Places
 from triomq.remoting.monitor.metrics import Family, counter, gauge
 from triomq.remoting.protocol.codes import RequestCode
@@ -46,7 +46,6 @@ from triomq.remoting.server.config import ServerConfig
 from triomq.remoting.server.handlers import Handler, HandlerTable
 from triomq.remoting.server.requests import Call
 from triomq.remoting.server.server import Server
-from triomq.remoting.tls.client import Tls
 
 _log = logging.getLogger(__name__)
 
@@ -67,12 +66,9 @@ class ControllerParts:
 
     @classmethod
     def open(
-        cls,
-        settings: Callable[[], ControllerSettings],
-        tls: Tls | None = None,
-        hooks: Sequence[RpcHook] = (),
+        cls, settings: Callable[[], ControllerSettings], connecting: ConnectorConfig
     ) -> ControllerParts:
-        """``hooks`` sign what it sends to other controllers. Raises: ConfigError."""
+        """*connecting*: to other controllers and to brokers. Raises: ConfigError."""
         started = settings()
         own, peers = started.own_peer(), started.all_peers()
 
@@ -80,7 +76,7 @@ class ControllerParts:
             group = groups.state.groups.get(name)
             return group, {} if group is None else groups.living(name)
 
-        notices = RoleNotices(current, tls)
+        notices = RoleNotices(current, connecting)
 
         def role_changed(name: str) -> None:
             if settings().notify:
@@ -97,8 +93,7 @@ class ControllerParts:
             own=own,
             peers=peers,
             receive=log.receive,
-            tls=tls,
-            hooks=hooks,
+            connecting=connecting,
         )
         groups = BrokerGroups(
             log=log,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from processes import (
 )
 
 from triomq.in_process import SMALL_STORE
-from triomq.remoting.client.connector import Connector
+from triomq.remoting.client.connector import Connector, ConnectorConfig
+from triomq.remoting.client.rpc_hooks import RpcHook
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.controller import GroupReplicas, SyncStateData
 from triomq.remoting.protocol.bodies.route import TopicRoute
@@ -172,10 +173,10 @@ class ControlledGroup:
 
 @asynccontextmanager
 async def brokers_of(
-    folder: Path, namesrv: str, controllers: str
+    folder: Path, namesrv: str, controllers: str, hooks: Sequence[RpcHook] = ()
 ) -> AsyncIterator[ControlledGroup]:
     """A group without brokers at a name server and controllers; what is added ends with it."""
-    async with Connector() as connector:
+    async with Connector(ConnectorConfig(hooks=hooks)) as connector:
         group = ControlledGroup(folder, namesrv, controllers, connector)
         try:
             yield group
@@ -189,11 +190,20 @@ async def brokers_of(
 
 @asynccontextmanager
 async def controlled_group(
-    folder: Path, count: int = 2, **settings: object
+    folder: Path,
+    count: int = 2,
+    *,
+    define: Sequence[str] = (),
+    hooks: Sequence[RpcHook] = (),
+    **settings: object,
 ) -> AsyncIterator[ControlledGroup]:
-    """Start a controller and ``count`` brokers: the first is master, and all are in its set."""
+    """Start a controller and ``count`` brokers: the first is master, and all are in its set.
+
+    ``define``: more settings of the name server and its controller; ``hooks`` see our requests.
+    """
     controller = free_port()
     define = [
+        *define,
         "enableControllerInNamesrv=true",
         "controllerDLegerGroup=g",
         f"controllerDLegerPeers=n0-127.0.0.1:{controller}",
@@ -202,7 +212,7 @@ async def controlled_group(
         f"kvConfigPath={folder / 'kvConfig.json'}",
     ]
     with our_name_server(folder, define=define) as namesrv:
-        async with brokers_of(folder, namesrv, f"127.0.0.1:{controller}") as group:
+        async with brokers_of(folder, namesrv, f"127.0.0.1:{controller}", hooks) as group:
             for number in range(1, count + 1):
                 await group.add(number, **settings).start()
                 await group.settled(1, set(range(1, number + 1)))

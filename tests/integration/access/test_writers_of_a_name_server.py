@@ -9,7 +9,7 @@ import pytest
 import trio
 from access_callers import PASSWORD, ROOT, SETTINGS, Caller
 from mqadmin_calls import mqadmin
-from replicated_brokers import broker_group
+from replicated_brokers import broker_group, eventually
 
 from triomq.namesrv.access import READS, WRITES, writer_check
 from triomq.namesrv.controller.serve_controller import ControllerParts
@@ -63,3 +63,18 @@ def test_every_code_of_a_name_server_is_a_read_or_a_write() -> None:
 def test_without_a_user_for_the_brokers_a_name_server_does_not_start() -> None:
     with pytest.raises(ConfigError, match="no broker could register"):
         writer_check(WriterSettings(authentication=True, initial_user=ADMINISTRATOR))
+
+
+async def test_brokers_take_the_notices_of_their_name_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are signed. The slave asks for nothing here, so it acts only when it is told."""
+    acting = {"enableSlaveActingMaster": True, "syncBrokerMemberGroupPeriod": 600_000}
+    caplog.set_level("INFO")
+    settings = {"acting_master": True, "notify_min_broker_id": True, "access": WRITERS}
+    async with broker_group(tmp_path, **settings) as group:
+        master = await group.start(0, "ASYNC_MASTER", **SETTINGS, **acting)
+        await group.start(1, **SETTINGS, **acting)
+        await master.crash()
+        await eventually(lambda: "acting as" in caplog.text)
+    assert "NOTIFY_MIN_BROKER_ID_CHANGE" not in caplog.text, "a notice was refused"
