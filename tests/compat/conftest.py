@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import access_run
 import processes
 import pytest
 
@@ -13,6 +14,16 @@ JAVA_VERSIONS = ("5.5.0", "4.9.4")
 def need_java(version: str) -> None:
     if processes.java_home(version) is None:
         pytest.skip(f"the Java peers {version} are not installed: run `make peers`")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """With ``TEST_ACCESS=true`` all clients sign."""
+    with pytest.MonkeyPatch.context() as patch:
+        if access_run.ON:
+            for name, value in access_run.environment(tmp_path_factory.mktemp("access")).items():
+                patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+import access_run
 import attrs
 import processes
 import pytest
@@ -82,8 +83,12 @@ def java_proxy_before_ours(folder: Path) -> Iterator[GrpcEndpoint]:
         tls_files.write(folder / "tls"),
     )
     with our_brokers(folder, ["broker-a", "broker-b"]) as namesrv:
-        more = {"proxyMode": "CLUSTER", "remotingListenPort": port + 1}
+        more: dict[str, object] = {"proxyMode": "CLUSTER", "remotingListenPort": port + 1}
+        if access_run.ON:
+            more["enableAclRpcHookForClusterMode"] = True
         conf = write_proxy_conf(proxy, namesrv, port, tls, **more)
+        if access_run.ON:
+            (conf.parent / "tools.yml").write_text(access_run.CREDENTIALS)
         command = ["java", "-Xmx512m", "-Xms64m", *processes.QUICK_JAVA, f"-Duser.home={proxy}"]
         command += ["-cp", f"{home}/jars/*", "org.apache.rocketmq.proxy.ProxyStartup"]
         log, environment = proxy / "proxy.log", {"RMQ_PROXY_HOME": str(proxy)}
@@ -105,7 +110,8 @@ def our_broker_itself(folder: Path) -> Iterator[GrpcEndpoint]:
 def our_proxy(folder: Path) -> Iterator[GrpcEndpoint]:
     port, tls = processes.free_port(), tls_files.write(folder / "tls")
     with our_brokers(folder, ["broker-a", "broker-b"]) as namesrv:
-        conf = write_proxy_conf(folder / "proxy", namesrv, port, tls)
+        settings = access_run.PROXY_SETTINGS
+        conf = write_proxy_conf(folder / "proxy", namesrv, port, tls, **settings)
         command = [sys.executable, "-m", "triomq.client.proxy", "-pc", str(conf)]
         log = folder / "proxy" / "proxy.log"
         with processes.running(command, log, env={**os.environ, "HOME": str(folder)}) as process:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import access_run
 import foreign_peers
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -176,7 +177,8 @@ def our_broker(
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Yield (address, process) of a real ``mqbroker`` process."""
     port = port or free_port()
-    conf = write_broker_conf(folder, name, namesrv, port, **{"haListenPort": 0, **settings})
+    settings = {"haListenPort": 0, **access_run.BROKER_SETTINGS, **settings}
+    conf = write_broker_conf(folder, name, namesrv, port, **settings)
     log = folder / f"{name}.log"
     before = log.stat().st_size if log.exists() else 0
     with running(
@@ -191,6 +193,8 @@ def our_broker(
             time.sleep(0.01)
         if process.poll() is not None:
             raise AssertionError(f"the broker ended:\n{log.read_text()[-4000:]}")
+        if access_run.ON:
+            access_run.add_client(f"127.0.0.1:{port}")
         yield f"127.0.0.1:{port}", process
 
 
@@ -276,7 +280,10 @@ def java_mqadmin(
     fails prints its stack trace, which raises here. ``home`` may have credentials in
     ``conf/tools.yml``.
     """
-    write_logback(home or PEERS / "home")
+    home = home or PEERS / ("home-with-access" if access_run.ON else "home")
+    write_logback(home)
+    if access_run.ON:
+        (home / "conf" / "tools.yml").write_text(access_run.CREDENTIALS)
     lines = "".join("\t".join([*map(str, command), "-n", namesrv]) + "\n" for command in commands)
     done = subprocess.run(
         java_command(version, "Mqadmin", home=home),

@@ -18,6 +18,7 @@ import (
 func newProducer(group string) (rocketmq.Producer, error) {
 	p, err := rocketmq.NewProducer(
 		producer.WithNameServer([]string{nameServer}), producer.WithGroupName(group), producer.WithInstanceName(instance()), producer.WithRetry(0),
+		producer.WithCredentials(credentials()),
 	)
 	if err != nil {
 		return nil, err
@@ -67,7 +68,8 @@ func transact(topic, group, bodies, checked string) error {
 		l.left[body] = true
 	}
 	p, err := rocketmq.NewTransactionProducer(l,
-		producer.WithNameServer([]string{nameServer}), producer.WithGroupName(group), producer.WithInstanceName(instance()), producer.WithRetry(0))
+		producer.WithNameServer([]string{nameServer}), producer.WithGroupName(group), producer.WithInstanceName(instance()), producer.WithRetry(0),
+		producer.WithCredentials(credentials()))
 	if err != nil {
 		return err
 	}
@@ -116,7 +118,7 @@ func replier(name, topic, group string) error {
 	}
 	c, err := rocketmq.NewPushConsumer(
 		consumer.WithNameServer([]string{nameServer}), consumer.WithGroupName(group), consumer.WithInstance(instance()),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithCredentials(credentials()),
 	)
 	if err != nil {
 		return err

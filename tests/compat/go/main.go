@@ -106,7 +106,7 @@ func sent(result *primitive.SendResult) {
 }
 
 func traces() *primitive.TraceConfig {
-	return &primitive.TraceConfig{Access: primitive.Local, Resolver: primitive.NewPassthroughResolver([]string{nameServer})}
+	return &primitive.TraceConfig{Access: primitive.Local, Resolver: primitive.NewPassthroughResolver([]string{nameServer}), Credentials: credentials()}
 }
 
 type oneQueue struct{ id int }
@@ -270,7 +270,7 @@ func push(words []string) error {
 
 // Pull from a queue at an offset, store an offset with the broker, and say what is stored.
 func pull(topic, group, broker string, queueId, offset, count, commit int) error {
-	options := []consumer.Option{consumer.WithNameServer([]string{nameServer}), consumer.WithGroupName(group), consumer.WithInstance(instance())}
+	options := []consumer.Option{consumer.WithNameServer([]string{nameServer}), consumer.WithGroupName(group), consumer.WithInstance(instance()), consumer.WithCredentials(credentials())}
 	c, err := rocketmq.NewPullConsumer(options...)
 	if err != nil {
 		return err

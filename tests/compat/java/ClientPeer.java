@@ -17,6 +17,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -88,7 +89,7 @@ public class ClientPeer {
     }
 
     static DefaultMQProducer producer() throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("peer-producer");
+        DefaultMQProducer producer = new DefaultMQProducer("peer-producer", Peer.credentials());
         producer.setNamesrvAddr(nameServer);
         producer.setInstanceName(instance());
         producer.setRetryTimesWhenSendFailed(0);
@@ -165,7 +166,7 @@ public class ClientPeer {
     /** Words: push, name, topic, group, expression, mode (concurrent, orderly, broadcasting, or a rule of allocation), from (first, last, yyyyMMddHHmmss), size of batches, maximum of reconsume times. */
     static void push(String[] words) throws Exception {
         String name = words[1];
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(words[3]);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(words[3], Peer.credentials(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(instance());
         consumer.subscribe(words[2], words[4]);
@@ -199,7 +200,7 @@ public class ClientPeer {
 
     /** Words: pull, topic, group, broker, queue, offset, count, offset to store. Says what is stored with the broker in the end. */
     static void pull(String[] words) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(words[2]);
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(words[2], Peer.credentials());
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(instance());
         consumer.start();
@@ -234,7 +235,7 @@ public class ClientPeer {
     /** Words: lite, name, group, whether it commits by itself, assign | subscribe | watch, topic, expression. */
     static void lite(String[] words) throws Exception {
         String name = words[1];
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(words[2]);
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(words[2], Peer.credentials());
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(instance());
         consumer.setAutoCommit(Boolean.parseBoolean(words[3]));

@@ -19,7 +19,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public class ConsumerPeer {
     /** Arguments: name server, topic, group, concurrent | orderly | broadcasting, AVG | AVG_BY_CIRCLE | CONSISTENT_HASH, ms of work. */
     public static void main(String[] args) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2], null, strategy(args[4]));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2], Peer.credentials(), strategy(args[4]));
         consumer.setNamesrvAddr(args[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(args[1], "*");

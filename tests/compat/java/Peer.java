@@ -47,12 +47,12 @@ public class Peer {
         }
     }
 
-    /** The signing hook for the system properties peer.accessKey, peer.secretKey and peer.securityToken; null without them. */
+    /** The signing hook for the system properties peer.accessKey, peer.secretKey and peer.securityToken, or the environment's PEER_ACCESS_KEY and PEER_SECRET_KEY; null without them. */
     static RPCHook credentials() {
-        String accessKey = System.getProperty("peer.accessKey");
+        String accessKey = System.getProperty("peer.accessKey", System.getenv("PEER_ACCESS_KEY"));
         if (accessKey == null) return null;
         String token = System.getProperty("peer.securityToken");
-        String secretKey = System.getProperty("peer.secretKey");
+        String secretKey = System.getProperty("peer.secretKey", System.getenv("PEER_SECRET_KEY"));
         return new AclClientRPCHook(token == null ? new SessionCredentials(accessKey, secretKey) : new SessionCredentials(accessKey, secretKey, token));
     }
 
@@ -150,7 +150,7 @@ public class Peer {
 
     /** Read until so many distinct messages were seen; print their number and how many came twice. */
     static void drain(String nameServer, String topic, String group, int count, int seconds) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, credentials(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(32);
@@ -176,7 +176,7 @@ public class Peer {
     }
 
     static void query(String nameServer, String topic, String keys) throws Exception {
-        DefaultMQPushConsumer admin = new DefaultMQPushConsumer("java-query");
+        DefaultMQPushConsumer admin = new DefaultMQPushConsumer("java-query", credentials(), new AllocateMessageQueueAveragely());
         admin.setNamesrvAddr(nameServer);
         admin.registerMessageListener((MessageListenerConcurrently) (messages, context) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
         admin.start();
@@ -194,7 +194,7 @@ public class Peer {
 
     /** Look messages up by the unique key that every message has. */
     static void unique(String nameServer, String topic, String keys) throws Exception {
-        DefaultMQPushConsumer admin = new DefaultMQPushConsumer("java-query");
+        DefaultMQPushConsumer admin = new DefaultMQPushConsumer("java-query", credentials(), new AllocateMessageQueueAveragely());
         admin.setNamesrvAddr(nameServer);
         admin.registerMessageListener((MessageListenerConcurrently) (messages, context) -> ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
         admin.start();

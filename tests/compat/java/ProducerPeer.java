@@ -9,6 +9,7 @@ import java.util.zip.CRC32;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -47,7 +48,7 @@ public class ProducerPeer {
     @SuppressWarnings({"unchecked", "rawtypes"})
     static void send(String nameServer, String topic, String mode, int count) throws Exception {
         boolean large = mode.equals(mode.toUpperCase());
-        DefaultMQProducer producer = new DefaultMQProducer("java-producer");
+        DefaultMQProducer producer = new DefaultMQProducer("java-producer", Peer.credentials());
         producer.setNamesrvAddr(nameServer);
         producer.setSendMsgTimeout(10_000); // a JVM that warms up beside others takes more than 3 s
         if (mode.equals("auto")) producer.getClass().getMethod("setAutoBatch", boolean.class).invoke(producer, true); // 5.x
@@ -91,7 +92,7 @@ public class ProducerPeer {
 
     /** Consume in order; GOT id, queue, offset, body length, CRC-32 of the body, tag, keys, sharding key, the first 32 bytes of the body. */
     static void orderly(String nameServer, String topic, String group, int count) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, Peer.credentials(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");

@@ -4,6 +4,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -20,10 +21,10 @@ public class RequestPeer {
     static final CountDownLatch REPLIES = new CountDownLatch(REQUESTS);
 
     public static void main(String[] args) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("java-requests");
+        DefaultMQProducer producer = new DefaultMQProducer("java-requests", Peer.credentials());
         producer.setNamesrvAddr(args[0]);
         producer.start();
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("java-repliers");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("java-repliers", Peer.credentials(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(args[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(args[1], "*");

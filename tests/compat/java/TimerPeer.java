@@ -8,7 +8,7 @@ import org.apache.rocketmq.common.message.Message;
 public class TimerPeer {
     public static void main(String[] args) {
         try {
-            DefaultMQProducer producer = new DefaultMQProducer("java-timers");
+            DefaultMQProducer producer = new DefaultMQProducer("java-timers", Peer.credentials());
             producer.setNamesrvAddr(args[0]);
             producer.start();
             for (int i = 2; i < args.length; i++) {

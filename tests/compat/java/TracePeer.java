@@ -4,6 +4,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -13,13 +14,13 @@ import org.apache.rocketmq.common.message.Message;
 public class TracePeer {
     public static void main(String[] args) {
         try {
-            DefaultMQProducer producer = new DefaultMQProducer("java-tracing", true, null);
+            DefaultMQProducer producer = new DefaultMQProducer("java-tracing", Peer.credentials(), true, null);
             producer.setNamesrvAddr(args[0]);
             producer.start();
             Message message = new Message(args[1], "TagJ", "java-key-1 java-key-2", "body".getBytes(StandardCharsets.UTF_8));
             System.out.println("SENT\t" + producer.send(message).getMsgId());
             CountDownLatch missing = new CountDownLatch(2);
-            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2], true, null);
+            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(args[2], Peer.credentials(), new AllocateMessageQueueAveragely(), true, null);
             consumer.setNamesrvAddr(args[0]);
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.subscribe(args[1], "*");

@@ -18,7 +18,7 @@ public class TransactionPeer {
     public static void main(String[] args) throws Exception {
         Set<String> left = ConcurrentHashMap.newKeySet();
         for (String body : split(args[4])) left.add(body);
-        TransactionMQProducer producer = new TransactionMQProducer(args[2]);
+        TransactionMQProducer producer = new TransactionMQProducer(args[2], Peer.credentials());
         producer.setNamesrvAddr(args[0]);
         producer.setTransactionListener(new TransactionListener() {
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {

@@ -56,7 +56,7 @@ func (s *scenario) sayGot(view *client.MessageView) {
 }
 
 func (s *scenario) config() *client.Config {
-	return &client.Config{Endpoint: endpoint, ConsumerGroup: s.group, Credentials: &credentials.SessionCredentials{}}
+	return &client.Config{Endpoint: endpoint, ConsumerGroup: s.group, Credentials: &credentials.SessionCredentials{AccessKey: os.Getenv("PEER_ACCESS_KEY"), AccessSecret: os.Getenv("PEER_SECRET_KEY")}}
 }
 
 func numberOf(body string) int {

@@ -11,6 +11,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
@@ -48,8 +49,11 @@ public class GrpcPeer {
     }
 
     public static void main(String[] arguments) throws Exception {
-        configuration = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
-            .enableSsl(arguments[1].equals("tls")).setRequestTimeout(Duration.ofSeconds(10)).build();
+        var builder = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
+            .enableSsl(arguments[1].equals("tls")).setRequestTimeout(Duration.ofSeconds(10));
+        String accessKey = System.getenv("PEER_ACCESS_KEY");
+        if (accessKey != null) builder.setCredentialProvider(new StaticSessionCredentialsProvider(accessKey, System.getenv("PEER_SECRET_KEY")));
+        configuration = builder.build();
         count = Integer.parseInt(arguments[5]);
         List<Thread> threads = new ArrayList<>();
         for (String scenario : arguments[2].split(",")) {

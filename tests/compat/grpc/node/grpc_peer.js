@@ -9,7 +9,9 @@ const [ endpoints, security, scenarios, topicPrefix, groupPrefix, countText ] = 
 const count = Number(countText);
 const awaitDuration = 5000;
 const quiet = { debug() {}, info() {}, warn() {}, error(...words) { console.error(...words); }, close() {} };
-const options = { endpoints, namespace: '', sslEnabled: security === 'tls', requestTimeout: 10000, logger: quiet };
+const accessKey = process.env.PEER_ACCESS_KEY;
+const sessionCredentials = accessKey ? { accessKey, accessSecret: process.env.PEER_SECRET_KEY } : undefined;
+const options = { endpoints, namespace: '', sslEnabled: security === 'tls', requestTimeout: 10000, logger: quiet, sessionCredentials };
 const sleep = milliseconds => new Promise(resolve => setTimeout(resolve, milliseconds));
 const numberOf = view => Number(view.body.toString().split('-').pop());
 

@@ -31,11 +31,14 @@ from rocketmq.grpc_protocol import FilterType
 ENDPOINT, SECURITY, SCENARIOS, TOPIC, GROUP, COUNT = sys.argv[1:]
 TLS, count = SECURITY == "tls", int(COUNT)
 AWAIT = 5
+CREDENTIALS = Credentials(
+    *(os.environ.get(f"PEER_{name}", "") for name in ("ACCESS_KEY", "SECRET_KEY"))
+)
 OUTPUT = threading.Lock()
 
 
 def configuration() -> ClientConfiguration:
-    return ClientConfiguration(ENDPOINT, Credentials(), request_timeout=10)
+    return ClientConfiguration(ENDPOINT, CREDENTIALS, request_timeout=10)
 
 
 def number_of(message: Message) -> int:

@@ -1,0 +1,50 @@
+"""The tests with official clients with access control: ``TEST_ACCESS=true pytest tests/compat``.
+
+Brokers of ours ask for signatures and rights then. Programs that we did not write sign as a user
+who has what docs/security.md says that producers and consumers need, and no more; our SDK, and
+``mqadmin`` of both kinds, sign as a super user.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from access_callers import PASSWORD, ROOT, SETTINGS, Caller
+
+from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.protocol.bodies import auth
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.headers.auth import UserHeader
+
+ON = os.environ.get("TEST_ACCESS") == "true"
+BROKER_SETTINGS = {key: SETTINGS[key] for key in SETTINGS if ON and key != "grpcServerPort"}
+PROXY_SETTINGS = {
+    key: value for key, value in BROKER_SETTINGS.items() if key != "initAuthenticationUser"
+}
+CREDENTIALS = "accessKey: {}\nsecretKey: {}\n".format(*ROOT)
+CLIENT = "client"
+RIGHTS = [("Topic:*", [action]) for action in ("Pub", "Sub", "Get")] + [("Group:*", ["Sub"])]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Make what tells programs who they are."""
+    file = folder / "root.yml"
+    file.touch(0o600)
+    file.write_text(CREDENTIALS)
+    return {
+        "PEER_ACCESS_KEY": CLIENT,
+        "PEER_SECRET_KEY": PASSWORD,
+        "TRIOMQ_CREDENTIALS": str(file),
+    }
+
+
+def add_client(address: str) -> None:
+    """Give the user of official clients to a broker; one that was started again has it, and a slave
+    copies it.
+    """
+    with BlockingConnection(address) as connection:
+        caller = Caller(connection)
+        body = auth.User(password=PASSWORD).encode()
+        if caller.ask_root(Code.AUTH_CREATE_USER, UserHeader(CLIENT), body).code == 0:
+            caller.grant(CLIENT, RIGHTS, None)
