@@ -15,11 +15,13 @@ from struct import Struct
 from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
 from triomq.remoting.protocol.message_properties import PROPERTIES_BYTES_MAX
 
-_HEAD = Struct(">iiiii")
-_LENGTH = Struct(">h")
+ELEMENT_HEAD = Struct(">iiiii")
+"""What stands before the body: total size, two zeros, flag, length of the body."""
+ELEMENT_LENGTH = Struct(">h")
+"""What stands before the properties."""
 _SIZES = Struct(">i8xii")
 """Total size, flag, length of the body."""
-ELEMENT_BYTES = _HEAD.size + _LENGTH.size
+ELEMENT_BYTES = ELEMENT_HEAD.size + ELEMENT_LENGTH.size
 """Bytes of an element beside its body and its properties."""
 ELEMENTS_MAX = 15_000
 """The most messages of one batch: the header of the answer, which names the place of each in 33
@@ -45,9 +47,9 @@ def encode_batch(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
             )
         size = ELEMENT_BYTES + len(body) + len(properties)
         pieces += (
-            _HEAD.pack(size, 0, 0, flag, len(body)),
+            ELEMENT_HEAD.pack(size, 0, 0, flag, len(body)),
             body,
-            _LENGTH.pack(len(properties)),
+            ELEMENT_LENGTH.pack(len(properties)),
             properties,
         )
     return b"".join(pieces)
@@ -59,7 +61,7 @@ def decode_batch(data: bytes, count_max: int = ELEMENTS_MAX) -> list[tuple[int, 
     Raises: RemoteProtocolError if the lengths do not fit, BatchTooLong for more than ``count_max``.
     """
     return [
-        (flag, data[start + _HEAD.size : at - _LENGTH.size], data[at:stop])
+        (flag, data[start + ELEMENT_HEAD.size : at - ELEMENT_LENGTH.size], data[at:stop])
         for flag, start, at, stop in _spans(data, count_max)
     ]
 
@@ -75,7 +77,7 @@ def batch_properties(data: bytes) -> list[bytes]:
 def _spans(data: bytes, count_max: int) -> list[tuple[int, int, int, int]]:
     """Return flag, start, start of the properties and end of each message."""
     found: list[tuple[int, int, int, int]] = []
-    read, read_length, end, position = _SIZES.unpack_from, _LENGTH.unpack_from, len(data), 0
+    read, read_length, end, position = _SIZES.unpack_from, ELEMENT_LENGTH.unpack_from, len(data), 0
     while position < end:
         if end - position < ELEMENT_BYTES:
             raise RemoteProtocolError(f"{end - position} bytes left over after a batch", _FIX)
@@ -84,7 +86,7 @@ def _spans(data: bytes, count_max: int) -> list[tuple[int, int, int, int]]:
         if (
             body_size < 0
             or not properties_at <= stop <= end
-            or read_length(data, properties_at - _LENGTH.size)[0] != stop - properties_at
+            or read_length(data, properties_at - ELEMENT_LENGTH.size)[0] != stop - properties_at
         ):
             raise RemoteProtocolError(
                 f"batch element {len(found)} announces {size} bytes, {body_size} of them body; this"

@@ -101,11 +101,19 @@ def properties_text(properties: Mapping[str, str]) -> str:
     Raises: LocalProtocolError if a name or a value contains a separator.
     """
     text = joined_properties(properties)
-    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties):
+    check_separators(text, len(properties))
+    return text
+
+
+def check_separators(text: str, count: int) -> None:
+    """Check the text of ``count`` properties.
+
+    Raises: LocalProtocolError if a name or a value contains a separator.
+    """
+    if text.count("\x01") != count or text.count("\x02") != count:
         raise LocalProtocolError(
             "property names and values must not contain the characters 0x01 and 0x02"
         )
-    return text
 
 
 def joined_properties(properties: Mapping[str, str]) -> str:

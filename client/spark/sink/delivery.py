@@ -20,7 +20,7 @@ from triomq.client.spark.sink.sink_options import SinkOptions
 from triomq.client.spark.task_pull import POOL, ConnectionPool
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.core.errors import RemotingError
-from triomq.remoting.protocol.batch import encode_batch
+from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.send import SendMessageHeader
@@ -203,7 +203,7 @@ class Delivery:
             self._again(sent.batch, sent.broker, sent.queue_id, str(error))
             return
         if answer.code == ResponseCode.SUCCESS or answer.code in STORED_LESS_SAFELY:
-            count = len(sent.batch.elements)
+            count = len(sent.batch.marks)
             topic = sent.batch.wish.topic
             self.acknowledged[topic] = self.acknowledged.get(topic, 0) + count
             if answer.code != ResponseCode.SUCCESS:
@@ -223,10 +223,10 @@ class Delivery:
 
     def _sort_out(self, batch: SinkBatch, reason: str) -> None:
         """Find the messages of a batch that are refused: its halves are sent next, in order."""
-        if len(batch.elements) > 1:
+        if len(batch.marks) > 1:
             self._waiting.extendleft(reversed(batch.halves()))
         elif self.refuse is not None:
-            self.refuse(batch.elements[0].mark, reason)
+            self.refuse(batch.marks[0], reason)
 
     def _broken(self, broker: str) -> None:
         """Forget the connection to a broker and the routes; what was in flight is sent again."""
@@ -248,16 +248,16 @@ class Delivery:
             limit = self.options.delivery_seconds
             self._fail(batch, broker, queue_id, f"{reason} (deliveryTimeoutMs: {limit:g} s)")
         batch.retry_at = now + BACKOFF_SECONDS[min(batch.tries, len(BACKOFF_SECONDS)) - 1]
-        logger.debug("%d messages are sent again: %s", len(batch.elements), reason)
+        logger.debug("%d messages are sent again: %s", len(batch.marks), reason)
         self._waiting.appendleft(batch)
 
     def _fail(self, batch: SinkBatch, broker: str, queue_id: int, reason: str) -> None:
         others = [*self._waiting, *(sent.batch for sent in self._in_flight)]
-        unknown = sum(len(each.elements) for each in others if each is not batch)
+        unknown = sum(len(each.marks) for each in others if each is not batch)
         done = sum(self.acknowledged.values())
         where = f"{batch.wish.topic}/{broker}/{queue_id}" if broker else batch.wish.topic
         raise NotDelivered(
-            f"{len(batch.elements)} messages for {where} were not acknowledged: {reason}; {unknown}"
+            f"{len(batch.marks)} messages for {where} were not acknowledged: {reason}; {unknown}"
             f" further messages of this task were under way, {done} were acknowledged before. If"
             " Spark repeats the task, these come twice; the property __SPARK tells them"
         )
@@ -283,9 +283,14 @@ class Delivery:
         return self._routes[topic]
 
     def _request(self, batch: SinkBatch, broker: str, queue_id: int) -> Command:
-        elements = batch.elements
-        # RocketMQ's broker fails at a request without a body, and takes such a message in a batch.
-        alone = len(elements) == 1 and bool(elements[0].body)
+        code, flag = RequestCode.SEND_BATCH_MESSAGE, 0
+        body, properties = b"".join(batch.pieces), properties_text({WAIT: "true"})
+        if len(batch.marks) == 1:
+            ((own_flag, own_body, own),) = decode_batch(body)
+            # RocketMQ's broker fails at a request without a body, and takes it in a batch.
+            if own_body:
+                code, flag = RequestCode.SEND_MESSAGE_V2, own_flag
+                body, properties = own_body, own.decode()
         header = SendMessageHeader(
             producer_group=self.options.producer_group,
             topic=batch.wish.topic,
@@ -294,16 +299,11 @@ class Delivery:
             queue_id=queue_id,
             sys_flag=batch.sys_flag,
             born_timestamp=time.time_ns() // 1_000_000,
-            flag=elements[0].flag if alone else 0,
-            properties=elements[0].properties.decode()
-            if alone
-            else properties_text({WAIT: "true"}),
+            flag=flag,
+            properties=properties,
             reconsume_times=0,
             unit_mode=False,
-            batch=not alone,
+            batch=code == RequestCode.SEND_BATCH_MESSAGE,
             broker_name=broker,
         )
-        if alone:
-            return request(RequestCode.SEND_MESSAGE_V2, header, elements[0].body)
-        body = encode_batch((each.flag, each.body, each.properties) for each in elements)
-        return request(RequestCode.SEND_BATCH_MESSAGE, header, body)
+        return request(code, header, body)

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from triomq.client.spark.name_servers import RouteReader, TopicAddresses, writable
 from triomq.client.spark.shipped import Shipped
 from triomq.client.spark.sink.delivery import Delivery
-from triomq.client.spark.sink.outgoing import Packer, Refuse, Rows
+from triomq.client.spark.sink.outgoing import OutgoingRows, Refuse
 from triomq.client.spark.sink.sink_options import SinkOptions
 from triomq.remoting.protocol.ids import UniqueIds
 
@@ -88,23 +88,23 @@ class TaskWriter:
             query = context.getLocalProperty("sql.streaming.queryId") or query
             batch_id = context.getLocalProperty("streaming.sql.batchId") or batch_id
             partition = context.partitionId()
-        rows = Rows(
+        outgoing = OutgoingRows(
             self.places,
             self.options.topic,
             f"{query}/{batch_id}/{partition}",
             self.options.compress_over_bytes,
+            self.options.batch_bytes,
             unique_ids(),
+            delivery.wish_of,
             self.marks,
             refuse,
         )
-        packer = Packer(self.options.batch_bytes)
         try:
             for batch in batches:
-                for row in rows.of(batch, time.time_ns() // 1_000_000):
-                    for full in packer.add(delivery.wish_of(row.wish), row):
-                        delivery.submit(full)
+                for full in outgoing.of(batch, time.time_ns() // 1_000_000):
+                    delivery.submit(full)
                 yield
-            for rest in packer.rest():
+            for rest in outgoing.rest():
                 delivery.submit(rest)
             delivery.finish()
             yield

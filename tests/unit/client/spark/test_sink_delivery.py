@@ -11,11 +11,11 @@ import pytest
 from triomq.client.spark.errors import NotDelivered, SourceError
 from triomq.client.spark.name_servers import TopicAddresses
 from triomq.client.spark.sink.delivery import Delivery
-from triomq.client.spark.sink.outgoing import Element, QueueWish, SinkBatch
+from triomq.client.spark.sink.outgoing import QueueWish, SinkBatch
 from triomq.client.spark.sink.sink_options import parse_sink_options
 from triomq.client.spark.task_pull import ConnectionPool
 from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, RequestTimeout
-from triomq.remoting.protocol.batch import decode_batch
+from triomq.remoting.protocol.batch import decode_batch, encode_batch
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.headers.send import SendMessageHeader
@@ -130,7 +130,10 @@ ANY_QUEUE = QueueWish("orders")
 
 
 def batch(*bodies: bytes, wish: QueueWish = ANY_QUEUE) -> SinkBatch:
-    return SinkBatch(wish, [Element(0, body, b"WAIT\x01true\x02") for body in bodies])
+    encoded = [encode_batch([(0, body, b"WAIT\x01true\x02")]) for body in bodies]
+    # A message in the four pieces that it has in the sink; only their joined bytes matter here.
+    pieces = [piece for element in encoded for piece in (element, b"", b"", b"")]
+    return SinkBatch(wish, 0, pieces, [(int(body),) if body.isdigit() else None for body in bodies])
 
 
 def all_stored(brokers: FakeBrokers) -> list[bytes]:
@@ -229,9 +232,8 @@ def test_a_message_that_brokers_refuse_is_told_and_the_others_keep_their_order(
     sends = delivery(brokers)
     sends.refuse = lambda mark, reason: refused.append((mark, reason))
     wish = QueueWish("orders", "broker-a", 1)
-    elements = [Element(0, b"%d" % number, b"", 0, (number,)) for number in range(20)]
     for begin in (0, 10):
-        sends.submit(SinkBatch(wish, elements[begin : begin + 10]))
+        sends.submit(batch(*(b"%d" % number for number in range(begin, begin + 10)), wish=wish))
     sends.finish()
     assert brokers.stored["a:1", 1] == [b"%d" % n for n in range(20) if n not in (3, 17)]
     assert refused == [

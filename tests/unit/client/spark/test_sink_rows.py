@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -23,16 +23,15 @@ from pyspark.sql.types import (
 from triomq.client.sending.queue_choice import choose_by_key
 from triomq.client.spark.errors import OptionError, RowRefused
 from triomq.client.spark.sink.outgoing import (
-    Element,
-    Packer,
+    MESSAGES_MAX,
+    OutgoingRows,
     QueueWish,
-    Row,
-    Rows,
+    SinkBatch,
 )
 from triomq.client.spark.sink.sink_columns import check_sink_schema
 from triomq.client.spark.sink.sink_options import parse_sink_options
 from triomq.client.spark.sources.source import RocketMQDataSource
-from triomq.remoting.protocol.batch import ELEMENT_BYTES
+from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.compression import plain_body
 from triomq.remoting.protocol.ids import UniqueIds
@@ -62,24 +61,72 @@ def schema_of(text: str) -> StructType:
     return StructType([StructField(name, TYPES[kind]) for name, kind in pairs])
 
 
-def rows(
-    given: list[dict[str, Any]], *, topic: str | None = "orders", compress: int = 4096
-) -> list[Row]:
+class Sent(NamedTuple):
+    """A message of a batch."""
+
+    wish: QueueWish
+    flag: int
+    body: bytes
+    encoded: bytes
+    sys_flag: int
+    mark: object
+    batch: SinkBatch
+
+
+def messages(batch: SinkBatch) -> list[Sent]:
+    found = decode_batch(b"".join(batch.pieces))
+    return [
+        Sent(batch.wish, *element, batch.sys_flag, mark, batch)
+        for element, mark in zip(found, batch.marks, strict=True)
+    ]
+
+
+def record_batch(given: list[dict[str, Any]]) -> pa.RecordBatch:
     kinds = {
         "headers": pa.map_(pa.string(), pa.string()),
         "deliverTimestamp": pa.timestamp("us", tz="UTC"),
     }
     names = list(dict.fromkeys(name for row in given for name in row))
-    batch = pa.RecordBatch.from_arrays(
+    return pa.RecordBatch.from_arrays(
         [pa.array([row.get(name) for row in given], kinds.get(name)) for name in names], names
     )
-    places = {name: position for position, name in enumerate(names)}
-    made = Rows(places, topic, "query/7/3", compress, UniqueIds(b"\x7f\0\0\1", 1, 1))
-    return list(made.of(batch, 1_764_000_000_000))
 
 
-def properties(row: Row) -> dict[str, str]:
-    found = decode_properties(row.element.properties)
+def sink(columns: list[str], topic: str | None = "orders", **more: Any) -> OutgoingRows:
+    settings: dict[str, Any] = {
+        "origin": "query/7/3",
+        "compress_over_bytes": 4096,
+        "batch_bytes": 1 << 20,
+        **more,
+    }
+    return OutgoingRows(
+        {name: position for position, name in enumerate(columns)},
+        topic,
+        ids=UniqueIds(b"\x7f\0\0\1", 1, 1),
+        place=lambda wish: wish,
+        **settings,
+    )
+
+
+def packed(given: list[dict[str, Any]], **more: Any) -> list[SinkBatch]:
+    batch = record_batch(given)
+    outgoing = sink(batch.schema.names, **more)
+    return [*outgoing.of(batch, 1_764_000_000_000), *outgoing.rest()]
+
+
+def rows(
+    given: list[dict[str, Any]], *, topic: str | None = "orders", compress: int = 4096
+) -> list[Sent]:
+    """The messages of rows, in the order of the rows."""
+    batches = packed(given, topic=topic, compress_over_bytes=compress)
+    return sorted(
+        (each for batch in batches for each in messages(batch)),
+        key=lambda each: int(properties(each)["__SPARK"].rpartition("/")[2]),
+    )
+
+
+def properties(row: Sent) -> dict[str, str]:
+    found = decode_properties(row.encoded)
     assert len(found.pop("UNIQ_KEY")) == 32
     return found
 
@@ -91,11 +138,7 @@ def test_a_row_becomes_a_message() -> None:
             {"value": "x"},
         ]
     )
-    assert (first.wish, first.element.body, first.alone) == (
-        QueueWish("orders"),
-        "text ü".encode(),
-        False,
-    )
+    assert (first.wish, first.body) == (QueueWish("orders"), "text ü".encode())
     assert properties(first) == {
         "h": "1",
         "TAGS": "t",
@@ -125,10 +168,10 @@ def test_queues_delays_and_flags() -> None:
     )
     assert keyed.wish == QueueWish("orders", None, -1, "k")
     assert properties(keyed)["__SHARDINGKEY"] == "k"
-    assert (placed.wish, placed.element.flag) == (QueueWish("orders", "broker-a", 3), 5)
-    assert (level.alone, properties(level)["DELAY"]) == (True, "4")
+    assert (placed.wish, placed.flag) == (QueueWish("orders", "broker-a", 3), 5)
+    assert (len(level.batch.marks), properties(level)["DELAY"]) == (1, "4")
     assert properties(timed)["TIMER_DELIVER_MS"] == str(round(MINUTE.timestamp() * 1000))
-    assert (free.alone, "DELAY" in properties(free)) == (False, False)
+    assert "DELAY" not in properties(free)
 
 
 def test_large_bodies_are_compressed_if_that_helps() -> None:
@@ -136,9 +179,9 @@ def test_large_bodies_are_compressed_if_that_helps() -> None:
     squeezed, kept, short = rows(
         [{"value": b"a" * 600}, {"value": noise}, {"value": b"a"}], compress=500
     )
-    assert len(squeezed.element.body) < 100
-    assert plain_body(squeezed.element.body, squeezed.element.sys_flag) == b"a" * 600
-    assert (kept.element.body, kept.element.sys_flag, short.element.sys_flag) == (noise, 0, 0)
+    assert len(squeezed.body) < 100
+    assert plain_body(squeezed.body, squeezed.sys_flag) == b"a" * 600
+    assert (kept.body, kept.sys_flag, short.sys_flag) == (noise, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -176,17 +219,15 @@ def test_refused_rows_can_be_told_instead() -> None:
         }
     )
     refused: list[tuple[Any, str]] = []
-    made = Rows(
-        {"value": 0, "key": 1},
-        "orders",
-        "q",
-        4096,
-        UniqueIds(b"\x7f\0\0\1", 1, 1),
-        (2,),
-        lambda mark, reason: refused.append((mark, reason)),
+    made = sink(
+        ["value", "key"],
+        origin="q",
+        marks=(2,),
+        refuse=lambda mark, reason: refused.append((mark, reason)),
     )
-    found = list(made.of(batch, 1_764_000_000_000))
-    assert [(row.element.body, row.element.mark) for row in found] == [
+    batches = [*made.of(batch, 1_764_000_000_000), *made.rest()]
+    found = [each for batch in batches for each in messages(batch)]
+    assert [(row.body, row.mark) for row in found] == [
         (b"a", (7,)),
         (b"", (8,)),
         (b"", (10,)),
@@ -209,44 +250,51 @@ def test_a_sharding_key_chooses_the_sdk_s_queue() -> None:
         assert queues[index_by_hash(key, 7)] == choose_by_key(queues, key)
 
 
-def message(size: int = 10, *, alone: bool = False, sys_flag: int = 0) -> Row:
-    return Row(QueueWish("t"), Element(0, b"x" * (size - ELEMENT_BYTES), b"", sys_flag), alone)
+def numbers(batches: list[SinkBatch]) -> list[list[int]]:
+    """The row numbers of the messages of batches."""
+    return [
+        [int(properties(each)["__SPARK"].rpartition("/")[2]) for each in messages(batch)]
+        for batch in batches
+    ]
+
+
+QUEUE = {"brokerName": "broker-a", "queueId": 0}
 
 
 def test_batches_are_filled_and_keep_the_order_of_a_queue() -> None:
-    packer = Packer(100)
-    ordered = QueueWish("t", "broker-a", 0)
-    closed = []
-    for number, row in enumerate(
-        [message(40), message(40), message(40), message(40, sys_flag=1), message(300), message(40)]
-    ):
-        for batch in packer.add(ordered, row):
-            closed.append([element.size_bytes for element in batch.elements])
-            assert number
-    closed += [[element.size_bytes for element in batch.elements] for batch in packer.rest()]
-    assert closed == [[40, 40], [40], [40], [300], [40]]
+    noise, large = os.urandom(300), os.urandom(3000)
+    bodies = [noise, noise, noise, b"a" * 2500, large, noise]
+    batches = packed(
+        [{"value": body, **QUEUE} for body in bodies], batch_bytes=1000, compress_over_bytes=2000
+    )
+    assert numbers(batches) == [[0, 1], [2], [3], [4], [5]]
+    assert [batch.size_bytes for batch in batches] == [
+        len(b"".join(batch.pieces)) for batch in batches
+    ]
+    many = packed([{"value": b""}] * (MESSAGES_MAX + 1))
+    assert [len(batch.marks) for batch in many] == [MESSAGES_MAX, 1]
 
 
 def test_messages_for_any_queue_are_sorted_by_compression() -> None:
-    packer = Packer(1000)
-    for number in range(20):
-        assert not list(packer.add(QueueWish("t"), message(40, sys_flag=number % 2)))
-    assert [len(batch.elements) for batch in packer.rest()] == [10, 10]
+    batches = packed([{"value": b"a" * (number % 2 * 4096)} for number in range(20)])
+    assert numbers(batches) == [list(range(0, 20, 2)), list(range(1, 20, 2))]
 
 
 def test_delayed_messages_go_alone_and_open_batches_have_a_limit() -> None:
-    packer = Packer(1000)
-    wish = QueueWish("t", "broker-a", 0)
-    assert not list(packer.add(wish, message(40)))
-    assert [len(batch.elements) for batch in packer.add(wish, message(40, alone=True))] == [1, 1]
-    packer.bytes_max = 500
-    sent = [
-        batch
-        for queue in range(10)
-        for batch in packer.add(QueueWish("t", "broker-a", queue), message(90 + queue))
-    ]
+    plain, delayed = {"value": b"x", "delayLevel": 0, **QUEUE}, {"value": b"x", "delayLevel": 1}
+    batches = packed([plain, plain, {**delayed, **QUEUE}, delayed, plain])
+    assert numbers(batches) == [[0, 1], [2], [3], [4]]
+    given = [{"value": os.urandom(800 + queue), **QUEUE, "queueId": queue} for queue in range(10)]
+    batch = record_batch(given)
+    outgoing = sink(batch.schema.names, bytes_max=5000)
+    sent = list(outgoing.of(batch, 1_764_000_000_000))
     assert len(sent) == 5
-    assert len(list(packer.rest())) == 5
+    assert len(list(outgoing.rest())) == 5
+
+
+def test_halves_have_the_messages_in_their_order() -> None:
+    (batch,) = packed([{"value": b"%d" % number} for number in range(5)])
+    assert numbers(batch.halves()) == [[0, 1], [2, 3, 4]]
 
 
 @pytest.mark.parametrize(
