@@ -16,7 +16,6 @@ from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code, Status
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
     AckMessageRequest,
     AckMessageResponse,
-    AckMessageResultEntry,
 )
 from triomq.remoting.grpc.methods import CallContext, UnaryCall
 from triomq.remoting.messaging.checks import group_name, topic_name
@@ -124,14 +123,14 @@ class _PendingAcks:
     def finish_if_done(self) -> None:
         if self.waiting:
             return
-        entries = [
-            AckMessageResultEntry(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=made
-            )
-            for entry, made in zip(self.call.request.entries, self.results, strict=True)
-        ]
-        self.call.answer(
-            AckMessageResponse(
-                status=top_status(entry.status.code for entry in entries), entries=entries
-            )
-        )
+        answer = AckMessageResponse()
+        codes = set()
+        for entry, made in zip(self.call.request.entries, self.results, strict=True):
+            assert made is not None
+            codes.add(made.code)
+            result = answer.entries.add()
+            result.message_id = entry.message_id
+            result.receipt_handle = entry.receipt_handle
+            result.status.CopyFrom(made)
+        answer.status.CopyFrom(top_status(codes))
+        self.call.answer(answer)

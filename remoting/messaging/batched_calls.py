@@ -149,6 +149,7 @@ class _PendingSend:
         self._answer(refused_entry(Refused(Code.PROXY_TIMEOUT, text), self.message_id))
 
     def _answer(self, entry: SendResultEntry) -> None:
-        self.call.answer(
-            SendMessageResponse(status=top_status((entry.status.code,)), entries=(entry,))
-        )
+        answer = SendMessageResponse()  # arguments of its constructor take three times as long
+        answer.status.CopyFrom(top_status((entry.status.code,)))
+        answer.entries.append(entry)
+        self.call.answer(answer)

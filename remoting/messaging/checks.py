@@ -184,9 +184,9 @@ def check_message(
 
 def _check_properties(message: pb.Message, system: pb.SystemProperties) -> None:
     """Check user properties, tag, keys and id. Raises: Refused."""
-    user = dict(message.user_properties)
     size = 0
-    if user:
+    if message.user_properties:  # a copy of an empty one takes twenty times as long as this look
+        user = dict(message.user_properties)
         if len(user) > USER_PROPERTIES_MAX:
             raise Refused(
                 pb.Code.MESSAGE_PROPERTIES_TOO_LARGE,

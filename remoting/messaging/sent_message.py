@@ -58,7 +58,8 @@ def sent_message(message: pb.Message, born_host: str, now_ms: int) -> SentMessag
     """
     system = message.system_properties
     topic = topic_name(message.topic)
-    properties = dict(message.user_properties)
+    user_properties = message.user_properties
+    properties = dict(user_properties) if user_properties else {}
     properties[UNIQ_KEY] = system.message_id
     properties[PRODUCER_GROUP] = topic
     properties[BORN_HOST] = system.born_host or born_host
