@@ -20,7 +20,7 @@ from triomq.remoting.protocol.consuming.popped_requests import (
 from triomq.remoting.protocol.headers.pop import ChangeInvisibleTimeResponseHeader
 from triomq.remoting.protocol.headers.query import ViewMessageHeader
 from triomq.remoting.protocol.inner_batch import is_inner_batch, unwrap
-from triomq.remoting.protocol.receipt_handle import ReceiptHandle
+from triomq.remoting.protocol.receipt_handle import ReceiptHandle, number
 from triomq.remoting.protocol.record_reader import decode_records
 
 CALL_SECONDS = 3.0
@@ -44,10 +44,8 @@ class PoppedMessage:
         Raises: RemoteProtocolError.
         """
         handle = ReceiptHandle.decode(text)
-        parts = text.split(" ")
-        offset = parts[8] if len(parts) == 9 else ""
-        known = offset.isascii() and offset.isdecimal() and len(offset) < 20
-        return cls(group, topic, handle, int(offset) if known else -1)
+        offset = number(text.rpartition(" ")[2]) if text.count(" ") == 8 else None
+        return cls(group, topic, handle, -1 if offset is None else offset)
 
     @property
     def text(self) -> str:

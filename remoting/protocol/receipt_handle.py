@@ -8,6 +8,7 @@ Source: remoting/…/header/ExtraInfoUtil.java, common/consumer/ReceiptHandle.ja
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,11 @@ ORDERED_QUEUE = 999
 """The revive queue in the handles of orderly groups, which have no check points."""
 LISTED_MAX = 4096
 """Limit of the items of a list; an answer has at most 32 messages of each queue and topic."""
+
+_HANDLE = re.compile(
+    "([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19}) ([0-9]{1,19}) ([^ ]+) ([0-9]{1,19})"
+    " ([0-9]{1,19})(?: [^ ]*)?"
+).fullmatch
 
 Place = tuple[int, int]
 """(kind of the topic, queue id)"""
@@ -53,16 +59,16 @@ class ReceiptHandle(NamedTuple):
 
         Raises: RemoteProtocolError.
         """
-        parts = text.split(" ")
-        if len(parts) not in (8, 9):
+        found = _HANDLE(text)
+        if found is None:
             raise _invalid(text)
-        numbers = [number(part) for part in (*parts[:5], *parts[6:8])]
-        if None in numbers or numbers[4] not in (NORMAL, RETRY_V1, RETRY_V2) or not parts[5]:
+        start, pop_time, invisible, revive, retry, broker_name, queue_id, offset = found.groups()
+        numbers = int(start), int(pop_time), int(invisible), int(revive), int(retry)
+        made = cls(*numbers, broker_name, int(queue_id), int(offset))
+        largest = max(*numbers, made.queue_id, made.offset)
+        if made.retry > RETRY_V2 or made.offset < made.start_offset or largest >= 1 << 63:
             raise _invalid(text)
-        start, pop_time, invisible, revive, retry, queue_id, offset = (n or 0 for n in numbers)
-        if offset < start:
-            raise _invalid(text)
-        return cls(start, pop_time, invisible, revive, retry, parts[5], queue_id, offset)
+        return made
 
 
 def number(text: str) -> int | None:
