@@ -74,10 +74,10 @@ class TaskCall:
                 return None
             await self._lot.park()
 
-    async def send(self, message: bytes) -> None:
+    async def send(self, *messages: bytes) -> None:
         owner, number = self.owner, self.number
         await self._require_open()
-        framed = owner.session.send_message(number, message)
+        framed = owner.session.send_message(number, *messages)
         owner.flush()
         while not framed:
             await self._lot.park()

@@ -336,8 +336,8 @@ class Http2Session:
 
     # Output
 
-    def send_message(self, number: int, message: bytes) -> bool:
-        """Send a message behind all earlier ones; return whether all of it could be framed.
+    def send_message(self, number: int, *messages: bytes) -> bool:
+        """Send messages behind all earlier ones; return whether all of them could be framed.
 
         If not, ``CallWritable`` comes when it is.
         """
@@ -347,7 +347,8 @@ class Http2Session:
         if not call.answers:
             call.answers = True
             self._http2.send_headers(call.stream, _HEADERS)
-        data = message_prefix(len(message)) + message
+        pieces = [piece for one in messages for piece in (message_prefix(len(one)), one)]
+        data = b"".join(pieces)
         if not call.waiting and self._has_room(call, len(data)):
             self._http2.send_data(call.stream, data)
             return True

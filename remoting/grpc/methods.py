@@ -97,8 +97,8 @@ class MessagePipe(Protocol):
         Raises: CallFailed.
         """
 
-    async def send(self, message: bytes) -> None:
-        """Send a message, waiting while the client's window is full. Raises: CallFailed."""
+    async def send(self, *messages: bytes) -> None:
+        """Send messages, waiting while the client's window is full. Raises: CallFailed."""
 
 
 @attrs.define(eq=False)
@@ -134,13 +134,13 @@ class AnswerStream(Generic[Res]):
     _pipe: MessagePipe
     _encode: Callable[[Res], bytes]
 
-    async def send(self, answer: Res) -> None:
-        """Send a message.
+    async def send(self, *answers: Res) -> None:
+        """Send a message, or several in as few frames as possible.
 
         Raises: CallFailed if the client takes nothing for too long.
         Checkpoint: maybe, only to wait for the client's window.
         """
-        await self._pipe.send(self._encode(answer))
+        await self._pipe.send(*map(self._encode, answers))
 
 
 def decoded(decode: Callable[[bytes], Req], message: bytes) -> Req:

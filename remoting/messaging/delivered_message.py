@@ -59,15 +59,22 @@ _REDELIVERIES_MAX = 0x7FFF_FFFE
 
 
 def delivered_message(
-    message: StoredMessage, *, topic: str | pb.Resource, handle: str, invisible_ms: int | None
+    message: StoredMessage,
+    *,
+    topic: str | pb.Resource,
+    handle: str,
+    invisible_ms: int | None,
+    made: pb.Message | None = None,
 ) -> pb.Message:
     """Return a message as a client gets it.
 
     ``topic``: the one that it was sent to, also if it comes from a retry topic: as the client names
-    it, or the brokers' name. ``handle``: empty if there is nothing to acknowledge.
+    it, or the brokers' name. ``handle``: empty if there is nothing to acknowledge. ``made``: filled
+    instead of a new one.
     """
     properties = message.properties
-    made = pb.Message()
+    if made is None:
+        made = pb.Message()
     body, encoding = message.body, _IDENTITY
     if message.sys_flag & COMPRESSED:
         body, encoding = _body(body, message.sys_flag)
@@ -76,9 +83,10 @@ def delivered_message(
         made.topic.name = topic
     else:
         made.topic.CopyFrom(topic)
-    made.user_properties.update(
-        {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
-    )
+    if not RESERVED_PROPERTIES.issuperset(properties):
+        made.user_properties.update(
+            {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
+        )
     # Assignments are a third faster than arguments of a constructor.
     system = made.system_properties
     system.message_id = message.message_id

@@ -272,6 +272,15 @@ def test_answers_wait_for_the_window_of_the_client() -> None:
     assert pair.session.calls == 0
 
 
+def test_several_messages_share_a_frame() -> None:
+    pair = Pair()
+    stream = pair.call(b"x")
+    pair.exchange()
+    assert pair.session.send_message(stream, b"one", b"", b"two")
+    framed = pair.session.take_output()
+    assert framed.endswith(frame(DATA, 0, stream, b"\0\0\0\0\x03one\0\0\0\0\0\0\0\0\0\x03two"))
+
+
 def test_an_error_does_not_wait_for_the_window() -> None:
     pair = Pair({INITIAL_WINDOW: 10})
     pair.acknowledges = False

@@ -81,6 +81,8 @@ class FakeCall:
 
     window: float = float("inf")
     sent: list[Any] = attrs.field(factory=list)
+    together: list[int] = attrs.field(factory=list)
+    """how many answers were sent each time"""
     metadata: dict[str, str] = attrs.field(factory=lambda: {"x-mq-client-id": "c"})
     peer: tuple[str, int] = ("127.0.0.1", 1)
     draining: trio.Event = attrs.field(factory=trio.Event)
@@ -88,10 +90,11 @@ class FakeCall:
     def time_left(self) -> float:
         return float("inf")
 
-    async def send(self, answer: Any) -> None:
-        if len(self.sent) >= self.window:
+    async def send(self, *answers: Any) -> None:
+        if len(self.sent) + len(answers) > self.window:
             await trio.sleep_forever()
-        self.sent.append(answer)
+        self.sent += answers
+        self.together.append(len(answers))
 
 
 def taken(offset: int, deliveries: int = 0) -> TakenMessage:
@@ -188,6 +191,7 @@ async def test_a_call_that_ends_before_the_broker_answers_keeps_no_message(
 async def test_what_a_client_does_not_take_comes_again_soon(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
+    monkeypatch.setattr(receiving, "TOGETHER_BYTES", 1)
     link, call = FakeLink(), FakeCall(window=2)  # the status and a message
     link.popped.set()
     async with trio.open_nursery() as nursery:
@@ -197,6 +201,18 @@ async def test_what_a_client_does_not_take_comes_again_soon(
         nursery.cancel_scope.cancel()
     assert bodies(call) == [b"1"]
     assert link.given_back == [2, 3]
+
+
+async def test_messages_go_together_up_to_about_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "TOGETHER_BYTES", 3)
+    link, call = FakeLink(), FakeCall()
+    link.popped.set()
+    async with trio.open_nursery() as nursery:
+        messages = [taken(number) for number in (1, 2, 3, 4, 5555, 6)]
+        await receive(nursery, link, call, messages, monkeypatch)
+        nursery.cancel_scope.cancel()
+    assert bodies(call) == [b"1", b"2", b"3", b"4", b"5555", b"6"]
+    assert call.together == [1, 3, 2, 1, 1]  # the status first, the time last
 
 
 async def test_a_message_that_cannot_become_a_dead_letter_does_not_keep_others_away(
