@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from triomq.broker.config import BrokerConfig
 from triomq.broker.local_cluster import LocalCluster
+from triomq.broker.processors.quota_check import QuotaCheck
 from triomq.broker.service_set import ServiceSet
+from triomq.broker.services.quotas import Use
 from triomq.remoting.core.open_files import Places
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
+from triomq.remoting.grpc.methods import CallContext
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.service import GrpcMessaging
 from triomq.remoting.server.connection_sniffer import (
@@ -39,7 +45,8 @@ def open_parts(
         services.registrar.settings.broker_address,
         (config.broker_ip, port),
     )
-    access = None if services.notes is None else CallAccess(services.notes)
+    spend = None if services.quotas is None else partial(spend_of_call, QuotaCheck(services.quotas))
+    access = None if services.notes is None else CallAccess(services.notes, spend=spend)
     service = GrpcMessaging(cluster, config.endpoint.messaging, access=access, direct=cluster)
     grpc = GrpcServer(
         service.table(),
@@ -52,6 +59,24 @@ def open_parts(
         checks_callers=cluster.verifies_signatures,
     )
     return service, grpc
+
+
+def spend_of_call(check: QuotaCheck, user: str, name: str, request: Any, call: CallContext) -> None:
+    """Refuse a call beyond the quota of its user. Raises: Rejected.
+
+    What its topics and groups may is checked where it becomes requests to this broker.
+    """
+    messages = request.messages if name == "SendMessage" else ()
+    use = Use(
+        user=user,
+        topic=None,
+        group=None,
+        messages=len(messages),
+        size=sum(len(message.body) for message in messages),
+        requests=int(name in ("SendMessage", "ReceiveMessage")),
+        connection=call.connection,
+    )
+    check.require(use, reads=name == "ReceiveMessage")
 
 
 def _sniffer(config: BrokerConfig, security: Security) -> ConnectionSniffer | None:

@@ -3,7 +3,7 @@
 Only sends and reads count: without heartbeats, acknowledgements and offsets a member would lose its
 group, and its messages would come again, which is more work for the broker. A refused send is
 answered SYSTEM_BUSY, at which producers try again; a refused read FLOW_CONTROL, at which consumers
-pause.
+pause. Over one connection too many of a user every request is refused.
 
 Source: client/…/DefaultMQProducer.java (retryResponseCodes),
 impl/consumer/DefaultMQPushConsumerImpl.java (PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL).
@@ -47,20 +47,26 @@ class QuotaCheck:
 
     def __call__(self, request: Request) -> None:
         """Refuse a request beyond a quota. Raises: Rejected."""
-        code = request.code
-        sends = code in SENDS
-        if not sends and code not in READS:
+        code, user = request.code, request.user
+        sends, reads = code in SENDS, code in READS
+        if user is None and not (sends or reads):
             return
-        header, user = request.header, request.user
+        header, counts = request.header, sends or reads
         use = Use(
             user=None if user is None else user.name,
-            topic=getattr(header, "topic", None),
-            group=getattr(header, "consumer_group", None),
+            topic=getattr(header, "topic", None) if counts else None,
+            group=getattr(header, "consumer_group", None) if counts else None,
             messages=_count(request) if sends else 0,
             size=len(request.body) if sends else 0,
+            requests=int(counts),
+            connection=request.connection,
         )
+        self.require(use, reads=reads)
+
+    def require(self, use: Use, *, reads: bool) -> None:
+        """Refuse what is beyond a quota. Raises: Rejected."""
         if reason := self.quotas.refusal(use, self.clock()):
-            busy = ResponseCode.SYSTEM_BUSY if sends else ResponseCode.FLOW_CONTROL
+            busy = ResponseCode.FLOW_CONTROL if reads else ResponseCode.SYSTEM_BUSY
             raise Rejected(busy, f"[QUOTA]broker busy, start flow control for a while: {reason}")
 
 

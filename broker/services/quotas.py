@@ -1,4 +1,5 @@
-"""Quotas: how much a user, topic or consumer group may ask of this broker in a second. SANS-IO.
+"""Quotas: how much a user, topic or consumer group may ask of this broker in a second, and how many
+connections a user may have. SANS-IO.
 
 A quota is a token bucket of one second. A request that finds a bucket empty is refused, whatever
 its size; one that finds something in it may leave a debt. So a quota of bytes never refuses a large
@@ -10,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -17,8 +19,8 @@ from triomq.remoting.core.settings import Kind
 from triomq.remoting.core.token_bucket import TokenBucket
 
 BURST_SECONDS = 1.0
-BUCKETS_MAX = 10_000
-"""Names are the clients' to choose: beyond this number the bucket that was made first goes."""
+ACCOUNTS_MAX = 10_000
+"""Names are the clients' to choose: beyond this number the account that was opened first goes."""
 
 
 class Unit(enum.Enum):
@@ -27,6 +29,8 @@ class Unit(enum.Enum):
     REQUESTS = "requests"
     MESSAGES = "messages"
     BYTES = "bytes"
+    CONNECTIONS = "connections"
+    """Not in a second, but at once; of users only."""
 
 
 class Subject(enum.Enum):
@@ -75,10 +79,13 @@ def _read_quota(text: str) -> Quota:
             limits[Unit(unit)] = int(most)
         if not colon or not name or "*" in name[:-1] or not limits or min(limits.values()) < 1:
             raise ValueError(text)
+        if Unit.CONNECTIONS in limits and subject is not Subject.USER:
+            raise ValueError(text)
     except ValueError:
         raise ValueError(
             f"{text!r} is not a quota; write 'Topic:orders messages=500 bytes=1000000', with User,"
-            " Topic or Group and with requests, messages or bytes, and numbers from 1 on"
+            " Topic or Group and with requests, messages, bytes, or connections of a User, and"
+            " numbers from 1 on"
         ) from None
     return Quota(subject, name, tuple(limits.items()))
 
@@ -90,33 +97,74 @@ QUOTAS: Kind[tuple[Quota, ...]] = Kind(
 )
 
 
+class UserConnection(Protocol):
+    """Something that requests of users come over, at any port."""
+
+    close_reason: str
+    """Empty while it is open."""
+
+
 @attrs.frozen
 class Use:
-    """What one request uses. A name is None if the request has none."""
+    """What one request uses. A name is None if the request has none.
+
+    *requests*: 0 for one of a kind that only needs a connection.
+    """
 
     user: str | None
     topic: str | None
     group: str | None
     messages: int = 0
     size: int = 0
+    requests: int = 1
+    connection: UserConnection | None = None
+
+
+@attrs.define(eq=False)
+class _Account:
+    """What one name has used of its quota."""
+
+    quota: Quota
+    name: str
+    buckets: dict[Unit, TokenBucket]
+    connections_max: int | None
+    connections: set[UserConnection] = attrs.field(factory=set, init=False)
+
+    @classmethod
+    def open(cls, quota: Quota, name: str) -> _Account:
+        limits = dict(quota.limits)
+        connections_max = limits.pop(Unit.CONNECTIONS, None)
+        buckets = {unit: TokenBucket(most, BURST_SECONDS) for unit, most in limits.items()}
+        return cls(quota, name, buckets, connections_max)
+
+    def is_crowded(self, connection: UserConnection | None) -> bool:
+        """Return whether a connection is one too many."""
+        if connection is None or self.connections_max is None or connection in self.connections:
+            return False
+        self.connections = {each for each in self.connections if not each.close_reason}
+        return len(self.connections) >= self.connections_max
+
+    def spend(self, use: Use, spent: dict[Unit, int]) -> None:
+        for unit, bucket in self.buckets.items():
+            bucket.spend(spent[unit])
+        if use.connection is not None and self.connections_max is not None:
+            self.connections.add(use.connection)
 
 
 @attrs.define(eq=False)
 class Quotas:
-    """The buckets of one broker."""
+    """The accounts of one broker."""
 
     quotas: Sequence[Quota]
     """Change them by ``replace`` only."""
     refused: Counter[tuple[str, str]] = attrs.field(factory=Counter, init=False)
     """(quota as its subject and name, unit) -> requests."""
-    _buckets: dict[tuple[Subject, str], tuple[Quota, dict[Unit, TokenBucket]] | None] = attrs.field(
-        factory=dict, init=False
-    )
+    _accounts: dict[tuple[Subject, str], _Account | None] = attrs.field(factory=dict, init=False)
 
     def replace(self, quotas: Sequence[Quota]) -> None:
         """Count by other quotas from now on, and forget what was used."""
         self.quotas = quotas
-        self._buckets.clear()
+        self._accounts.clear()
 
     def refusal(self, use: Use, now: float) -> str:
         """Return why a request is refused, and count it; an empty text lets it in, and spends.
@@ -124,22 +172,25 @@ class Quotas:
         *now*: a steady clock, in seconds. Checkpoint: never.
         """
         found = list(self._of(use))
-        spent = {Unit.REQUESTS: 1, Unit.MESSAGES: use.messages, Unit.BYTES: use.size}
-        for quota, name, buckets in found:
-            for unit, bucket in buckets.items():
+        spent = {Unit.REQUESTS: use.requests, Unit.MESSAGES: use.messages, Unit.BYTES: use.size}
+        for account in found:
+            if account.is_crowded(use.connection):
+                most = f"{account.connections_max} connections"
+                return self._refuse(account, Unit.CONNECTIONS, most)
+            for unit, bucket in account.buckets.items():
                 if spent[unit] and bucket.allowance(now) < 1:
-                    self.refused[f"{quota.subject.value}:{quota.name}", unit.value] += 1
-                    return (
-                        f"the quota of {quota.subject.value}:{name} is {bucket.per_second}"
-                        f" {unit.value} a second"
-                    )
-        for _, _, buckets in found:
-            for unit, bucket in buckets.items():
-                bucket.spend(spent[unit])
+                    return self._refuse(account, unit, f"{bucket.per_second} {unit.value} a second")
+        for account in found:
+            account.spend(use, spent)
         return ""
 
-    def _of(self, use: Use) -> Iterator[tuple[Quota, str, dict[Unit, TokenBucket]]]:
-        """Yield the quotas that a request falls under, the name, and its buckets."""
+    def _refuse(self, account: _Account, unit: Unit, most: str) -> str:
+        subject = account.quota.subject.value
+        self.refused[f"{subject}:{account.quota.name}", unit.value] += 1
+        return f"the quota of {subject}:{account.name} is {most}"
+
+    def _of(self, use: Use) -> Iterator[_Account]:
+        """Yield the accounts of the names of a request."""
         for subject, name in (
             (Subject.USER, use.user),
             (Subject.TOPIC, use.topic),
@@ -148,17 +199,16 @@ class Quotas:
             if not name:
                 continue
             key = subject, name
-            if key not in self._buckets:
-                self._buckets[key] = self._made(subject, name)
-                if len(self._buckets) > BUCKETS_MAX:
-                    del self._buckets[next(iter(self._buckets))]
-            known = self._buckets[key]
+            if key not in self._accounts:
+                self._accounts[key] = self._made(subject, name)
+                if len(self._accounts) > ACCOUNTS_MAX:
+                    del self._accounts[next(iter(self._accounts))]
+            known = self._accounts[key]
             if known is not None:
-                yield known[0], name, known[1]
+                yield known
 
-    def _made(self, subject: Subject, name: str) -> tuple[Quota, dict[Unit, TokenBucket]] | None:
+    def _made(self, subject: Subject, name: str) -> _Account | None:
         covering = [each for each in self.quotas if each.subject is subject and each.covers(name)]
         if not covering:
             return None
-        quota = min(covering, key=lambda each: each.rank)
-        return quota, {unit: TokenBucket(most, BURST_SECONDS) for unit, most in quota.limits}
+        return _Account.open(min(covering, key=lambda each: each.rank), name)

@@ -80,8 +80,8 @@ def grpc_figures(figures: GrpcStatistics) -> Iterator[Family]:
     )
     yield counter(
         "triomq_grpc_connections_turned_away_total",
-        "Connections that found grpcConnectionsMax, or all that the limit of open files leaves, in"
-        " use.",
+        "Connections beyond grpcConnectionsMax, grpcConnectionsPerAddressMax or what the limit of"
+        " open files leaves.",
         figures.turned_away,
     )
     yield counter(

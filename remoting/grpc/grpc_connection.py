@@ -236,7 +236,8 @@ class GrpcConnection:
         if self._nursery is None:
             self.session.reset(number)
             return
-        context = CallContext(head, self.peer, now + head.timeout_seconds, shared.draining, now)
+        deadline = now + head.timeout_seconds
+        context = CallContext(head, self.peer, deadline, shared.draining, now, self)
         call = BatchedCall(number, method, context, self, now)
         if method.batch is not None:
             self._calls[number] = call

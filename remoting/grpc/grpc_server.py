@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from functools import partial
 
 import attrs
 import trio
@@ -29,7 +30,7 @@ from triomq.remoting.grpc.grpc_settings import GrpcSettings
 from triomq.remoting.grpc.http2_session import Buffers
 from triomq.remoting.grpc.methods import MethodTable
 from triomq.remoting.protocol.limits import Limits
-from triomq.remoting.server.boss import Boss, new_stream, take_place
+from triomq.remoting.server.boss import AddressPlaces, Boss, new_stream, take_place
 from triomq.remoting.server.connection_sniffer import ConnectionSniffer
 from triomq.remoting.server.listen import OPEN_FIX, open_listener, warn_if_open
 
@@ -71,6 +72,7 @@ class GrpcServer:
     port: int = attrs.field(default=0, init=False)
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     connections: set[GrpcConnection] = attrs.field(factory=set, init=False)
+    _origins: AddressPlaces = attrs.field(init=False)
     _shared: GrpcShared = attrs.field(init=False)
     _boss: Boss | None = attrs.field(default=None, init=False)
     _listener: socket.socket | None = attrs.field(default=None, init=False)
@@ -79,6 +81,8 @@ class GrpcServer:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
+        most, setting = self.settings.address_connections_max, "grpcConnectionsPerAddressMax"
+        self._origins = AddressPlaces(most, "a gRPC connection", setting, self.limit)
         limits = Limits(self.settings, self.name)
         self._shared = GrpcShared(
             settings=self.settings,
@@ -167,7 +171,13 @@ class GrpcServer:
         address = new_stream(sock, self.places)
         if address is None:
             return
-        connection = GrpcConnection(sock, address, self._shared, self._ended)
+        host = address[0]  # a PROXY header may name another one
+        if not self._origins.take(host):
+            self._shared.counters.turned_away += 1
+            self.places.leave()
+            sock.close()
+            return
+        connection = GrpcConnection(sock, address, self._shared, partial(self._ended, host))
         if self.sniffer is not None:
             connection.filter = self.sniffer.filter(connection)
         self.connections.add(connection)
@@ -178,8 +188,9 @@ class GrpcServer:
         what, setting = "a gRPC connection", "grpcConnectionsMax"
         return take_place(self.places, open_count, most, what, setting, self.limit)
 
-    def _ended(self, connection: GrpcConnection) -> None:
+    def _ended(self, host: str, connection: GrpcConnection) -> None:
         self.connections.discard(connection)
+        self._origins.leave(host)
         self.places.leave()
         _log.debug(
             "gRPC connection from %s closed: %s",

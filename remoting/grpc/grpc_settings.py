@@ -54,6 +54,15 @@ class GrpcSettings:
         high=1_000_000,
         own=True,
     )
+    address_connections_max: int = number(
+        "grpcConnectionsPerAddressMax",
+        0,
+        "of these, most of one address (0: no limit of its own); behind a load balancer all clients"
+        " have its address",
+        low=0,
+        high=1_000_000,
+        own=True,
+    )
     calls_max: int = number(
         "grpcConnectionCallsMax",
         2000,

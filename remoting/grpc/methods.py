@@ -48,6 +48,7 @@ class CallContext:
 
     ``peer``: host and port of the client. ``deadline``: on Trio's clock, infinite without one.
     ``draining``: set when the server begins to stop; a call without an end should end then.
+    ``connection``: what it came over, whose ``close_reason`` is empty while it is open.
     """
 
     head: CallHead
@@ -55,6 +56,7 @@ class CallContext:
     deadline: float
     draining: trio.Event
     begun: float = attrs.field(factory=trio.current_time)
+    connection: Any = None
     trailers: list[tuple[str, str]] = attrs.field(factory=list, init=False)
 
     @property

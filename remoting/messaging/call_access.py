@@ -81,9 +81,13 @@ class CallAccess:
 
     notes: DecisionNotes
     clock: Callable[[], float] = lambda: time.time()
+    spend: Callable[[str, str, Any, CallContext], None] | None = None
+    """Takes what an allowed call uses from the quota of its user: called with user, method, request
+    and call. Raises: Rejected.
+    """
 
     def require(self, name: str, request: object, call: CallContext) -> None:
-        """Refuse a call that its sender may not make. Raises: Refused."""
+        """Refuse a call that its sender may not make, or not now. Raises: Refused."""
         notes, control, user = self.notes, self.notes.control, None
         fields = call_credentials(call.metadata)
         try:
@@ -100,3 +104,8 @@ class CallAccess:
         if notes.wants():
             needs = tuple(CALL_NEEDS[name](request))
             notes.allowed(Asked("grpc", name, call.peer), user, needs)
+        if user is not None and self.spend is not None:
+            try:
+                self.spend(user.name, name, request, call)
+            except Rejected as error:
+                raise refused_by_broker(error.code, error.remark) from None

@@ -4,6 +4,7 @@ import errno
 import itertools
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
 
 import attrs
@@ -58,6 +59,36 @@ def new_stream(sock: socket.socket, places: Places) -> tuple[str, int] | None:
         places.leave()
         return None
     return plain_host(host), port
+
+
+@attrs.define(eq=False)
+class AddressPlaces:
+    """How many connections of one server each address has. *most*: of one address, which *setting*
+    gives; 0: no limit. *what*: a connection, for the log.
+    """
+
+    most: int
+    what: str
+    setting: str
+    limit: LogLimit
+    _open: Counter[str] = attrs.field(factory=Counter, init=False)
+
+    def take(self, host: str) -> bool:
+        """Take a place for one more connection of an address; if it has none, log it."""
+        if self.most and self._open[host] >= self.most:
+            message = (
+                f"turning away {self.what}: %d of %s are open, the limit of one address; raise"
+                f" {self.setting}, or close clients there"
+            )
+            self.limit.warning(_log, message, self.most, host)
+            return False
+        self._open[host] += 1
+        return True
+
+    def leave(self, host: str) -> None:
+        self._open[host] -= 1
+        if not self._open[host]:
+            del self._open[host]
 
 
 @attrs.define(eq=False)

@@ -14,7 +14,6 @@
 import itertools
 import logging
 import socket
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -27,7 +26,7 @@ from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.open_files import ConnectionBudget, Places
 from triomq.remoting.core.task_dump import format_tasks
 from triomq.remoting.protocol.command import Command
-from triomq.remoting.server.boss import Boss, new_stream, take_place
+from triomq.remoting.server.boss import AddressPlaces, Boss, new_stream, take_place
 from triomq.remoting.server.buffer_guard import BufferGuard
 from triomq.remoting.server.codec import Codec
 from triomq.remoting.server.config import ServerConfig
@@ -85,11 +84,12 @@ class Server:
     _closed_count: int = attrs.field(default=0, init=False)
     _closed_bytes: int = attrs.field(default=0, init=False)  # sent on closed connections
     _turned_away: int = attrs.field(default=0, init=False)
-    _origins: Counter[str] = attrs.field(factory=Counter, init=False)
-    """Address -> open connections."""
+    _origins: AddressPlaces = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         config = self.config
+        most, setting = config.address_connections_max, "serverConnectionsPerAddressMax"
+        self._origins = AddressPlaces(most, "a connection", setting, self.limit)
         self.pools = {
             name: Pool(name, pool, self._sweeper.wake, self.limit, config.slow_seconds)
             for name, pool in config.pools.items()
@@ -292,25 +292,12 @@ class Server:
         address = new_stream(sock, self.places)
         if address is None:
             return
-        if self._is_crowded(address[0]):
+        if not self._origins.take(address[0]):
             self._turned_away += 1
             self.places.leave()
             sock.close()
             return
-        self._origins[address[0]] += 1
         selectors[number % len(selectors)].add(number, sock, address)
-
-    def _is_crowded(self, host: str) -> bool:
-        """Return whether one more connection of this address is too many, and log it."""
-        most = self.config.address_connections_max
-        if not most or self._origins[host] < most:
-            return False
-        message = (
-            "turning away a connection: %d of %s are open, the limit of one address; raise"
-            " serverConnectionsPerAddressMax, or close clients there"
-        )
-        self.limit.warning(_log, message, most, host)
-        return True
 
     def _has_room(self) -> bool:
         open_count = sum(len(selector.connections) for selector in self._selectors)
@@ -323,9 +310,7 @@ class Server:
 
     def _connection_closed(self, connection: Connection) -> None:
         self.places.leave()
-        self._origins[connection.origin] -= 1
-        if not self._origins[connection.origin]:
-            del self._origins[connection.origin]
+        self._origins.leave(connection.origin)
         self._note_closed(connection)
 
     def _note_closed(self, connection: Connection) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import access_run
 import attrs
 import processes
 import pytest
@@ -48,7 +49,7 @@ class Pair:
 
 
 def stored(broker: str) -> int:
-    with BlockingConnection(broker) as connection:
+    with BlockingConnection(broker, hooks=access_run.HOOKS) as connection:
         ends = [
             connection.invoke(request(RequestCode.GET_MAX_OFFSET, GetMaxOffsetHeader(TOPIC, queue)))
             for queue in range(4)
@@ -73,7 +74,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     ):
         for name, address in (("broker-a", stays), ("broker-b", leaves)):
             processes.wait_registered(namesrv, name)
-            with BlockingConnection(address) as connection:
+            with BlockingConnection(address, hooks=access_run.HOOKS) as connection:
                 topic = CreateTopicHeader(TOPIC, "TBW102", 4, 4, 6)
                 assert (
                     connection.invoke(request(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)).code == 0

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import access_run
 import processes
 import pytest
 import trio
@@ -106,7 +107,7 @@ async def test_messages_in_flight_come_again_at_the_other_broker(
     store = tmp_path / "store"
     with processes.our_name_server(tmp_path / "namesrv") as namesrv:
         with broker_on(first, tmp_path / "first", namesrv, store) as (address, process):
-            async with Connector(ConnectorConfig()) as connector:
+            async with Connector(ConnectorConfig(hooks=access_run.HOOKS)) as connector:
                 expected = await take(BrokerPeer(connector, address))
             if first == "ours":  # Java does not look for positions that are not saved
                 process.terminate()
@@ -114,7 +115,7 @@ async def test_messages_in_flight_come_again_at_the_other_broker(
                 process.kill()  # an orderly stop takes 16 s
             process.wait()
         with broker_on(second, tmp_path / "second", namesrv, store) as (address, process):
-            async with Connector(ConnectorConfig()) as connector:
+            async with Connector(ConnectorConfig(hooks=access_run.HOOKS)) as connector:
                 peer, again = BrokerPeer(connector, address), list[Popped]()
                 with trio.fail_after(60):
                     while len(again) < len(expected):

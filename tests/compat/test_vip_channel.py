@@ -4,6 +4,7 @@ port, and pull from the main one.
 
 from __future__ import annotations
 
+import access_run
 import pytest
 from processes import java_peer, our_broker, our_name_server, wait_registered
 
@@ -19,7 +20,7 @@ COUNT = 20
 
 
 def runtime(address: str) -> dict[str, str]:
-    with BlockingConnection(address) as connection:
+    with BlockingConnection(address, hooks=access_run.HOOKS) as connection:
         return KvTable.decode(
             bytes(connection.invoke(request(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
         ).table

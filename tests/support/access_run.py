@@ -13,9 +13,11 @@ from pathlib import Path
 from access_callers import PASSWORD, ROOT, SETTINGS, Caller
 
 from triomq.remoting.client.blocking import BlockingConnection
+from triomq.remoting.client.rpc_hooks import Signing
 from triomq.remoting.protocol.bodies import auth
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.auth import UserHeader
+from triomq.remoting.protocol.signing import Credentials
 
 ON = os.environ.get("TEST_ACCESS") == "true"
 BROKER_SETTINGS = {key: SETTINGS[key] for key in SETTINGS if ON and key != "grpcServerPort"}
@@ -23,6 +25,8 @@ PROXY_SETTINGS = {
     key: value for key, value in BROKER_SETTINGS.items() if key != "initAuthenticationUser"
 }
 CREDENTIALS = "accessKey: {}\nsecretKey: {}\n".format(*ROOT)
+HOOKS = [Signing(Credentials(access_key=ROOT[0], secret_key=ROOT[1]))] if ON else []
+"""Of connections that a test opens itself."""
 CLIENT = "client"
 RIGHTS = [("Topic:*", [action]) for action in ("Pub", "Sub", "Get")] + [("Group:*", ["Sub"])]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from triomq.remoting.protocol.headers.offset import GetMinOffsetHeader
 from triomq.remoting.protocol.headers.pull import PullMessageHeader
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader
+from triomq.remoting.protocol.signing import Credentials
 
 
 def send(topic: str, *, batch: int = 0) -> Command:
@@ -101,6 +103,46 @@ async def test_a_user_beyond_its_quota_is_refused(tmp_path: Path) -> None:
         commands = [send("TA", batch=50), send("TA")]
         found = await trio.to_thread.run_sync(codes, broker.address, commands, "root")
         assert found == [0, int(ResponseCode.SYSTEM_BUSY)]
+
+
+async def test_a_user_s_connections_at_both_ports_count_together(tmp_path: Path) -> None:
+    """Over one too many nothing is served, and one that is closed makes room."""
+    settings = {key: value for key, value in SETTINGS.items() if key != "grpcServerPort"}
+    root = Credentials(access_key=ROOT[0], secret_key=ROOT[1])
+    asked, busy = Command(Code.GET_BROKER_RUNTIME_INFO), int(ResponseCode.SYSTEM_BUSY)
+    quotas = "User:root connections=3"
+    async with grpc_broker(tmp_path, credentials=root, quotas=quotas, **settings) as broker:
+        await broker.peer.create_topic(TOPIC, 1)  # the first connection
+        client = broker.client(credentials=ROOT)
+        status = (await client.send(client.message(b"x"))).status
+        assert status.code == pb.Code.OK, "the second"
+
+        def ask(count: int) -> list[int]:
+            with ExitStack() as stack:
+                connections = [
+                    stack.enter_context(BlockingConnection(broker.ready.address))
+                    for _ in range(count)
+                ]
+                return [Caller(each).ask(asked, *ROOT).code for each in connections * 2]
+
+        assert await trio.to_thread.run_sync(ask, 2) == [0, busy] * 2
+        with trio.fail_after(60):
+            while await trio.to_thread.run_sync(ask, 1) != [0, 0]:
+                await trio.sleep(0.05)
+
+
+async def test_calls_over_grpc_count_for_their_user(tmp_path: Path) -> None:
+    settings = {key: value for key, value in SETTINGS.items() if key != "grpcServerPort"}
+    root = Credentials(access_key=ROOT[0], secret_key=ROOT[1])
+    quotas = "User:root bytes=1"
+    async with grpc_broker(tmp_path, credentials=root, quotas=quotas, **settings) as broker:
+        await broker.peer.create_topic(TOPIC, 1)
+        client = broker.client(credentials=ROOT)
+        large = client.message(bytes(10_000))  # leaves a debt of hours
+        found = [(await client.send(large)).status.code for _ in range(2)]
+        assert found == [pb.Code.OK, pb.Code.TOO_MANY_REQUESTS]
+        remoting = await trio.to_thread.run_sync(codes, broker.ready.address, [send(TOPIC)], "root")
+        assert remoting == [int(ResponseCode.SYSTEM_BUSY)], "one quota for both ports"
 
 
 @pytest.mark.loss

@@ -136,7 +136,11 @@ async def test_a_port_in_use_names_its_setting() -> None:
 
 
 async def test_connections_beyond_the_limits_are_turned_away() -> None:
-    for options, settings in (({}, {"connections_max": 1}), ({"places": Places(1)}, {})):
+    for options, settings in (
+        ({}, {"connections_max": 1}),
+        ({}, {"address_connections_max": 1}),
+        ({"places": Places(1)}, {}),
+    ):
         async with (
             grpc_serving(server_options=options, **settings) as server,
             channel_to(server) as channel,

@@ -36,6 +36,7 @@ def test_quotas_are_read_and_written_alike() -> None:
         "Topic:o*s messages=1",
         "Cluster:c requests=1",
         "Topic: messages=1",
+        "Topic:orders connections=1",
     ],
 )
 def test_other_texts_are_refused(text: str) -> None:
@@ -67,11 +68,11 @@ def test_a_message_larger_than_the_quota_leaves_a_debt() -> None:
 
 
 def test_made_up_names_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas_module, "BUCKETS_MAX", 10)
+    monkeypatch.setattr(quotas_module, "ACCOUNTS_MAX", 10)
     quotas = Quotas(QUOTAS.read("Topic:* messages=1"))
     for number in range(100):
         quotas.refusal(use(f"t{number}"), 0.0)
-    assert len(quotas._buckets) == 10
+    assert len(quotas._accounts) == 10
 
 
 @given(
