@@ -131,6 +131,8 @@ class ReplicationSlave:
     """Whether the master has sent something over the present connection."""
     _name: int = attrs.field(factory=lambda: NAME_MAX - random.getrandbits(62), init=False)
     _logged: tuple[str, float] = attrs.field(default=("", 0.0), init=False)
+    _greeting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    """In controller mode: the task that reports, until the master's epochs have come."""
 
     @property
     def position(self) -> Watermark:
@@ -398,6 +400,7 @@ class ReplicationSlave:
         try:
             if isinstance(event, MasterEpochs):
                 epochs.save(epochs.history.cut(self.copy.received))
+                self._greeting.unpark_all()
             elif isinstance(event, EpochBegins) and event.number:  # 0: written in classic mode
                 if event.start > self.copy.received and not self.copy.is_empty:
                     raise LinkBroken(f"epoch {event.number} begins behind our log's end")
@@ -476,6 +479,8 @@ class ReplicationSlave:
         if position is not self.store.appended:
             position.callbacks.append(post)
         try:
+            while isinstance(link, EpochSlaveLink) and not link.joined:
+                await self._greeting.park()  # the receiving task also watches for silence
             while True:
                 with trio.move_on_at(link.wrote + self.rules.heartbeat_seconds):
                     if position is self.store.appended:

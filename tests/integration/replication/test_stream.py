@@ -35,6 +35,8 @@ from replicating import (
 from stores import draft, read_all, wait_durable
 
 from triomq.broker.replication import link_socket as link_socket_module
+from triomq.broker.replication.epoch_file import EpochFile
+from triomq.broker.replication.epoch_slave_link import EpochSlaveLink
 from triomq.broker.replication.link_socket import LinkSocket
 from triomq.broker.replication.master import NEVER_NEEDED, TABLES_GATHER_SECONDS
 from triomq.broker.replication.replicated_durability import ReplicatedDurability
@@ -116,6 +118,35 @@ async def test_a_slave_becomes_and_stays_a_copy(tmp_path: Path) -> None:
             )
             == 1
         )
+
+
+async def test_a_slave_in_controller_mode_sleeps_until_its_master_greets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has something to report, and may not say it before it knows the master's epochs."""
+    asked = 0
+    take_report = EpochSlaveLink.take_report
+
+    def counted(link: EpochSlaveLink, position: int, now: float) -> bytes:
+        nonlocal asked
+        asked += 1
+        return take_report(link, position, now)
+
+    monkeypatch.setattr(EpochSlaveLink, "take_report", counted)
+    async with open_store(quick_config(tmp_path, flush_mode=FlushMode.SYNC)) as store:
+        store.append([draft(b"x")])
+        await store.flusher.flush()
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        async with (
+            listener,
+            following_slave(store, listener.socket.getsockname()[1]) as slave,
+        ):
+            slave.broker_id, slave.epochs = 2, EpochFile(tmp_path / "epochs", store.disk)
+            async with await listener.accept() as stream:
+                assert len(await read_exactly(stream, 16)) == 16
+                for _ in range(100):
+                    await trio.lowlevel.checkpoint()
+                assert asked < 3
 
 
 @pytest.mark.feature("56a", "56b")
