@@ -196,7 +196,7 @@ def _open_leading_role(
         members=tenure.mastership.members,
         set_epoch=tenure.mastership.set_epoch,
         rules=SetRules(
-            copies_min=wanted or 1,
+            copies_min=wanted or COPIES_MIN_DEFAULT,  # until the size of the group is known
             catch_up_seconds=settings.replicas.catch_up_ms / 1000,
             lease_seconds=settings.controller.lease_seconds,
         ),

@@ -7,12 +7,35 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from brokers import broker_config
+from stores import tiny_config
 
+from triomq.broker.replication.confirmed_durability import ConfirmedDurability
 from triomq.broker.replication.epoch_file import EpochFile
 from triomq.broker.replication.epochs import EpochHistory
+from triomq.broker.roles.role import open_role
 from triomq.broker.roles.tenure import Tenure
 from triomq.broker.store.core.watermark import Watermark
+from triomq.broker.store.opening import open_store
 from triomq.remoting.core.atomic_file import SystemFiles
+from triomq.remoting.core.open_files import ConnectionBudget
+
+
+async def test_a_master_wants_two_copies_until_it_knows_that_it_is_alone(tmp_path: Path) -> None:
+    """Its controllers may not answer for a while, and sends come."""
+    membership: Any = SimpleNamespace(
+        address="127.0.0.1:1", broker_id=1, propose=None, ask_now=lambda: None
+    )
+    mastership: Any = SimpleNamespace(members=frozenset({1}), set_epoch=1)
+    epochs = EpochFile(tmp_path / "epochs", SystemFiles())
+    tenure = Tenure(membership=membership, mastership=mastership, epochs=epochs, cut_at=None)
+    config = broker_config(tmp_path, brokerRole="SYNC_MASTER", minInSyncReplicas=0)
+    async with open_store(tiny_config(tmp_path), holds_tail=True) as store:
+        role = open_role(config, store, ConnectionBudget.of_process().slaves, [], tenure=tenure)
+        assert isinstance(role.replicated, ConfirmedDurability)
+        assert "minInSyncReplicas=2" in role.replicated.refusal()
+        membership.on_size(1)
+        assert not role.replicated.refusal()
 
 
 @pytest.mark.parametrize(
