@@ -93,7 +93,7 @@ class CommandLog:
     send: Callable[[str, AnyRaftMessage], None]
     leads_now: Callable[[], None] = lambda: None
     settings: RaftSettings = attrs.field(factory=RaftSettings)
-    in_thread: Callable[..., Awaitable[Any]] = trio.to_thread.run_sync
+    in_thread: Callable[..., Awaitable[Any]] = attrs.field(factory=lambda: trio.to_thread.run_sync)
     jitter: Callable[[], float] = random.random
     lasting: ReplicatedState = attrs.field(init=False)
     led: trio.Event = attrs.field(factory=trio.Event, init=False)

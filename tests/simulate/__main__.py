@@ -38,8 +38,9 @@ class Sum:
     counts: Counter[str] = attrs.field(factory=Counter)
 
 
-def play_one(seed: int, *, trace: bool = False) -> dict[str, object]:
+def play_one(seed: int, *, trace: bool = False, controllers: bool = False) -> dict[str, object]:
     """Play a seed; return what the history found, as plain values."""
+    from simulated_failover import play_controlled
     from simulated_history import play
     from simulated_plan import Plan
     from simulated_reading import (
@@ -49,11 +50,12 @@ def play_one(seed: int, *, trace: bool = False) -> dict[str, object]:
     logging.getLogger().setLevel(logging.INFO if trace else logging.CRITICAL)
     with scratch_folder() as folder:
         try:
-            result = play(seed, folder / str(seed), tell=print if trace else None)
+            play_seed = play_controlled if controllers else play
+            result = play_seed(seed, folder / str(seed), tell=print if trace else None)
         except Exception as error:
             return {
                 "seed": seed,
-                "plan": str(Plan.of(seed)),
+                "plan": str(Plan.controlled(seed) if controllers else Plan.of(seed)),
                 "broken": ["".join(format_exception(error))],
                 "digest": "",
             }
@@ -82,6 +84,9 @@ def main() -> int:
         action="store_true",
         help="print everything that happens, with times, and the programs' logs",
     )
+    parser.add_argument(
+        "--controllers", action="store_true", help="groups in controller mode, whose masters fail"
+    )
     parser.add_argument("--json", action="store_true", help="print one line of JSON for each seed")
     arguments = parser.parse_args()
     if (
@@ -94,7 +99,8 @@ def main() -> int:
         )
     if arguments.trace:
         logging.basicConfig(format="             %(levelname)s %(name)s: %(message)s")
-    note = arguments.dir / f"{arguments.seed}.json"
+    kind = "controllers-" if arguments.controllers else ""
+    note = arguments.dir / f"{kind}{arguments.seed}.json"
     resumable = not arguments.trace and not arguments.json
     found = Sum()
     if resumable and not arguments.fresh and note.exists():
@@ -105,7 +111,10 @@ def main() -> int:
     seeds = range(arguments.seed + found.played, arguments.seed + arguments.seeds)
     with ProcessPoolExecutor(arguments.jobs) if arguments.jobs > 1 else _InThisProcess() as pool:
         for number, result in enumerate(
-            pool.map(partial(play_one, trace=arguments.trace), seeds), 1
+            pool.map(
+                partial(play_one, trace=arguments.trace, controllers=arguments.controllers), seeds
+            ),
+            1,
         ):
             found.played += 1
             found.counts.update(
@@ -155,7 +164,8 @@ def main() -> int:
     if found.broken:
         print(
             f"{len(found.broken)} broken histories; the first one again:\n  make simulate SEEDS=1"
-            f" SEED={found.broken[0]} ARGS=--trace"
+            f" SEED={found.broken[0]} ARGS="
+            + ('"--controllers --trace"' if arguments.controllers else "--trace")
         )
     return 1 if found.broken else 0
 

@@ -5,7 +5,7 @@ can lose its power, be killed, stop and start again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -21,10 +21,11 @@ from triomq.broker.app import run_broker
 from triomq.broker.store.log.flusher import Due, Flusher
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NamesrvConfig
+from triomq.namesrv.controller.controller_settings import ControllerSettings
 from triomq.remoting.simulated.simulate import Machine, Simulation
 
 SEGMENT_BYTES = 32 * 1024
-NAMESRV_PORT, BROKER_PORT = 9876, 10911
+NAMESRV_PORT, BROKER_PORT, CONTROLLER_PORT = 9876, 10911, 9878
 BROKER, SECOND_BROKER = "broker-a", "broker-b"
 RESTART_SECONDS = 2.0
 STOPPED_SECONDS = 12.0
@@ -88,6 +89,8 @@ class Service:
     """Its disk is lost: it never comes back."""
     sync_failed: bool = False
     """Its disk has refused an fsync in this life: that is a reason to end."""
+    controls: bool = False
+    """It is a controller: its settings are those of ``ControllerSettings``."""
 
     @property
     def running(self) -> bool:
@@ -140,6 +143,33 @@ class SimulatedCluster:
         machine = self.simulation.machine(name)
         self.services[name] = Service(name, machine.address)
         self._run(self.services[name], machine)
+
+    def add_controllers(self, names: Sequence[str]) -> None:
+        """Start them for the first time, with empty disks."""
+        machines = {name: self.simulation.machine(name) for name in names}
+        peers = [
+            f"n{number}-{machine.address}:{CONTROLLER_PORT}"
+            for number, machine in enumerate(machines.values())
+        ]
+        for number, (name, machine) in enumerate(machines.items()):
+            settings = {"group_name": "C", "peers": ";".join(peers), "self_id": f"n{number}"}
+            root = self._next_folder(name)
+            root.mkdir()
+            service = Service(name, machine.address, settings, ClusterDisk(root), controls=True)
+            self.services[name] = service
+            self._run(service, machine)
+
+    def lose_disk(self, name: str) -> None:
+        """The machine ends, and comes back with an empty disk. No checkpoint."""
+        self.crash(name, power=True)
+        root = self._next_folder(name)
+        root.mkdir()
+        self.services[name].disk = ClusterDisk(root)
+
+    def disk_of(self, path: Path) -> ClusterDisk:
+        """Return the disk that has a path."""
+        disks = (service.disk for service in self.services.values())
+        return next(disk for disk in disks if disk is not None and path.is_relative_to(disk.root))
 
     def add_broker(self, name: str, **settings: Any) -> None:
         """Start it for the first time, with an empty disk."""
@@ -318,21 +348,25 @@ class SimulatedCluster:
                 if reason and service.sync_failed and "FlushFailed" in reason:
                     self.nursery.start_soon(self._restart_in, service.name, RESTART_SECONDS)
                 elif reason and not (
-                    service.full and life.ready is None
-                ):  # no room is a reason not to start
+                    service.full and (life.ready is None or "FullAtStart" in reason)
+                ):  # no room is a reason not to start, and not to begin another role
                     self.deaths.append(
                         f"{service.name} ended at {trio.current_time():.3f}: {reason}"
                     )
 
     def _program(self, service: Service) -> Callable[..., Any]:
-        if service.disk is None:
+        if service.disk is None or service.controls:
+            settings = {} if service.disk is None else {"store_path": service.disk.root / "C"}
             config = NamesrvConfig(
                 listen_host="0.0.0.0",
                 listen_port=NAMESRV_PORT,
                 kv_path=self.folder / f"{service.name}.json",
                 acting_master=self.acting,
+                controller=ControllerSettings(
+                    enabled=service.controls, **settings, **service.settings
+                ),
             )
-            return partial(run_namesrv, config)
+            return partial(run_namesrv, config, routes_too=not service.controls)
         lines = {
             "brokerIP1": service.address,
             "bindAddress": "0.0.0.0",

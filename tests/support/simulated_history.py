@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,11 @@ NOWHERE = "10.0.0.250:1"
 
 def play(seed: int, folder: Path, *, tell: Callable[[str], object] | None = None) -> HistoryResult:
     """Run one history in *folder*, which must not exist and does not afterwards."""
+    return play_with(Played(Plan.of(seed), folder), tell)
+
+
+def play_with(played: Played, tell: Callable[[str], object] | None) -> HistoryResult:
+    folder = played.folder
     folder.mkdir()
     try:
         with (
@@ -99,15 +104,19 @@ def play(seed: int, folder: Path, *, tell: Callable[[str], object] | None = None
             patch.object(delay, "SAVE_SECONDS", SAVE_SECONDS),
             patch.object(Flusher, "_force_out", force_out_in_time),
         ):
-            return simulate(seed, _Played(Plan.of(seed), folder).run, tell=tell)
+            return simulate(played.plan.seed, played.run, tell=tell)
     finally:
         shutil.rmtree(folder)
 
 
 @attrs.define(eq=False)
-class _Played:
+class Played:
+    """A history of master and slave; another kind of cluster is another class."""
+
     plan: Plan
     folder: Path
+    kinds: Sequence[str] = FAULTS
+    chaos_seconds: float = CHAOS_SECONDS
     tries: list[Try] = attrs.field(factory=list)
     deliveries: list[Delivery] = attrs.field(factory=list)
     in_flight: int = 0
@@ -167,6 +176,7 @@ class _Played:
             self.pops = PopTraffic(
                 self.cluster, plan.seed, lambda: self.sending, self._client, self._addresses
             )
+            await self._start_services()
             await self._begin()
             await self._cause_faults()
             broken += await self._heal()
@@ -197,6 +207,21 @@ class _Played:
         return [name for name, service in self.cluster.services.items() if service.disk is not None]
 
     @property
+    def disks(self) -> list[str]:
+        """Services whose disks fail."""
+        return self.brokers
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Two brokers of one group."""
+        return "master", "slave"
+
+    @property
+    def copies(self) -> Sequence[str]:
+        """Brokers whose logs are equal in the end."""
+        return () if self.promoted else self.pair
+
+    @property
     def masters(self) -> dict[str, str]:
         """Name of a broker -> the service that has its messages in the end."""
         first = {BROKER: "slave" if self.promoted else "master"}
@@ -225,7 +250,7 @@ class _Played:
 
     # The players
 
-    async def _begin(self) -> None:
+    async def _start_services(self) -> None:
         plan, cluster = self.plan, self.cluster
         for number in range(plan.namesrvs):
             cluster.add_namesrv(f"namesrv-{number + 1}")
@@ -263,6 +288,9 @@ class _Played:
                 **(ACTING_SETTINGS if plan.acting else {}),
                 **(BROKER_SETTINGS if plan.transactions else {}),
             )
+
+    async def _begin(self) -> None:
+        plan = self.plan
         for name in ("shop-1", "shop-2", "reader-1", "reader-2"):
             self.simulation.machine(name)
         ready = trio.Event()
@@ -290,6 +318,12 @@ class _Played:
                 self._on(name, self.requests.ask, name)
             for name in ("reader-1", "reader-2"):
                 self._on(name, self.requests.answer, name)
+
+    def acknowledged(self, key: str, log_offset: int) -> None:
+        """Look at what a sender was told. No checkpoint."""
+
+    def came(self, key: str, log_offset: int) -> None:
+        """Look at what a consumer got. No checkpoint."""
 
     def _on(self, machine: str, run: Callable[..., Any], *arguments: Any) -> None:
         network = self.simulation.network
@@ -362,6 +396,7 @@ class _Played:
                     receipt.queue_offset,
                 )
                 log_offset = int(receipt.offset_message_id[-16:], 16)
+                self.acknowledged(key, log_offset)
         except SendError as error:
             if not error.maybe_stored:
                 outcome, unknown_tries = Outcome.REFUSED, 0
@@ -383,6 +418,7 @@ class _Played:
                 await trio.sleep(choose.uniform(0, 0.2))
             key = message.body.decode().partition(":")[0]
             queue: Queue = (message.queue.broker_name, message.queue.topic, message.queue.queue_id)
+            self.came(key, message.log_offset)
             self.deliveries.append(Delivery(GROUP, queue, message.queue_offset, key))
             self.simulation.trace.note(f"{name} got {key} {queue} {message.queue_offset}")
 
@@ -410,7 +446,7 @@ class _Played:
 
     async def _cause_faults(self) -> None:
         plan, choose = self.plan, self.simulation.random
-        end = trio.current_time() + CHAOS_SECONDS
+        end = trio.current_time() + self.chaos_seconds
         if plan.jump:
             self._later(
                 choose.uniform(0, CHAOS_SECONDS),
@@ -428,7 +464,7 @@ class _Played:
             self.nursery.start_soon(self._detach, choose.uniform(0, CHAOS_SECONDS / 2))
         for number in range(plan.faults):
             promote = plan.promote and number == plan.faults - 1
-            await trio.sleep(choose.uniform(0, 2 * CHAOS_SECONDS / (plan.faults + 1)))
+            await trio.sleep(choose.uniform(0, 2 * self.chaos_seconds / (plan.faults + 1)))
             moment = choose.random() + (0.3 if promote else 0.0)
             # Most faults come just after a client has sent a message or got its answer.
             with trio.move_on_after(1.0):
@@ -439,7 +475,7 @@ class _Played:
                     await self.safe.wait()
             if trio.current_time() > end:
                 break
-            kind = "promote" if promote else choose.choice(FAULTS)
+            kind = "promote" if promote else choose.choice(self.kinds)
             self._fault(
                 "clock" if kind == "failed fsync" and not plan.power else kind
             )  # a page cache that is not trusted any more is as good as lost
@@ -457,7 +493,7 @@ class _Played:
         power = self.plan.power and choose.random() < 0.7
         seconds = choose.uniform(0.1, RESTART_SECONDS_MAX)
         brokers = self.brokers
-        pair = ("master", "slave")
+        pair = self.pair
         if kind == "promote":
             if choose.random() < 0.6:
                 self._promote()
@@ -480,7 +516,7 @@ class _Played:
                 cluster.crash(name, power=power)
                 self._later(choose.uniform(0.1, RESTART_SECONDS_MAX), self._start, name)
         elif kind == "crash at operation":
-            name = choose.choice(brokers)
+            name = choose.choice(self.disks)
             others = choose.random() < 0.3
 
             def crash() -> None:
@@ -513,7 +549,7 @@ class _Played:
             network.delay_more(one, other, choose.choice((0.05, 0.5, 4.0)))
             self._later(seconds, network.delay_more, one, other, 0.0)
         elif kind == "disk full":
-            name = choose.choice(brokers)
+            name = choose.choice(self.disks)
             cluster.fill_disk(name, full=True)
             self._later(seconds, self._empty, name)
         elif kind == "clock":
@@ -525,7 +561,7 @@ class _Played:
             )
             network.machines[network.address(name)].step_clock(choose.choice(steps))
         elif kind == "failed fsync":
-            name = choose.choice(brokers)
+            name = choose.choice(self.disks)
             cluster.fail_sync(name, choose.choice((0, 0, 1, 4)))
             if choose.random() < 0.6:  # when it has gone on with that disk
                 self._later(choose.uniform(4.0, 8.0), self._lose_power, name)
@@ -716,9 +752,7 @@ class _Played:
         return delay_violations(self.traffic.history(self.delayed)) if self.plan.delays else []
 
     def _log_differences(self) -> list[str]:
-        if self.promoted:
-            return []
-        disks = {name: self.cluster.services[name].disk for name in ("master", "slave")}
+        disks = {name: self.cluster.services[name].disk for name in self.copies}
         parts = []
         for name, disk in disks.items():
             assert disk is not None
@@ -734,9 +768,9 @@ class _Played:
                     whole_records(log_bytes(disk.root)) if segments else b"",
                 )
             )
-        ends = (
-            []
-            if parts[0].end == parts[1].end
-            else [f"the slave's log ends at {parts[1].end}, the master's at {parts[0].end}"]
-        )
+        ends = [
+            f"the {part.broker}'s log ends at {part.end}, the {parts[0].broker}'s at {parts[0].end}"
+            for part in parts[1:]
+            if part.end != parts[0].end
+        ]
         return [*log_differences(parts), *ends]

@@ -20,6 +20,15 @@ FAULTS = (
     *("restart", "cut", "cut", "cut", "reset", "reset", "slow", "disk full", "clock", "member"),
     *("failed fsync", "failed fsync", "pause", "pause"),
 )
+CONTROLLED_FAULTS = (
+    *FAULTS,
+    *("crash master",) * 6,
+    *("isolate",) * 10,
+    *("pause master",) * 4,
+    *("elect",) * 4,
+    *("lose disk",) * 2,
+)
+"""Of a group in controller mode."""
 DAYS_40 = 40 * 86_400.0
 """Longer than retention, timers and invisible times reach."""
 MINUTE_BACK = -60.0
@@ -75,6 +84,29 @@ class Plan:
     """Whether the slave acts for its master, about POP only: there is no other traffic that would
     notice.
     """
+    controllers: int = 0
+    """If there are any, they elect the master of the group."""
+    replicas: int = 2
+    """Brokers of the group then."""
+    copies_min: int = 0
+    """``minInSyncReplicas``; 0: as it is unless set."""
+
+    @classmethod
+    def controlled(cls, seed: int) -> Plan:
+        """Return the plan of a group in controller mode."""
+        choose = random.Random(f"controlled {seed}")
+        plain = attrs.evolve(
+            cls.of(seed),
+            mode=choose.choice((Mode.SYNC_SYNC, Mode.SYNC_SYNC, Mode.ASYNC_SYNC)),
+            faults=choose.randint(5, 12),
+            controllers=choose.choice((1, 3, 3, 3)),
+            replicas=choose.choice((2, 3, 3)),
+            copies_min=choose.choice((0, 0, 1)),
+            jump=0.0,
+        )
+        without = ("promote", "second", "delays", "stuck", "detached", "orderly", "transactions")
+        off = dict.fromkeys((*without, "timers", "requests", "pops", "acting"), False)
+        return attrs.evolve(plain, **off)
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -150,8 +182,10 @@ class Plan:
             )
             if getattr(self, name)
         ]
+        group = f"{self.controllers} controllers, {self.replicas} brokers, "
         return (
-            f"{self.mode.value}, {self.namesrvs} name servers, {self.retries} retries,"
+            f"{group * bool(self.controllers)}{self.mode.value}, {self.namesrvs} name servers,"
+            f" {self.retries} retries,"
             f" {self.faults} faults{''.join(', ' + flag for flag in flags)}"
         )
 
@@ -185,3 +219,5 @@ class HistoryResult:
     """Messages whose acknowledgement must hold."""
     seconds: float
     """Simulated seconds."""
+    elected: int = 0
+    """Masters that controllers have elected, and that have begun."""
