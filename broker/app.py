@@ -237,9 +237,9 @@ async def _run(
                     elif timers is not None:
                         tasks.start_soon(timers.run_slave, name="timers")
                     async with trio.open_nursery() as announcing:
-                        await announcing.start(services.registrar.run, name="registration")
                         if broker.table_copy is not None:
                             announcing.start_soon(broker.table_copy.run, name="table-copy")
+                        await announcing.start(services.registrar.run, name="registration")
                         acting.start(announcing)
                         if acting.group is not None:
                             announcing.start_soon(broker.group_changes.run, name="group-changes")

@@ -146,7 +146,7 @@ class ReplicationSlave:
             address = self.master.ha
             if address is None:
                 logger.info(
-                    "waiting for a name server to say where the master is (or set haMasterAddress)"
+                    "waiting to hear where the HA port of the master is (or set haMasterAddress)"
                 )
                 await self.master.changed.wait()
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import attrs
@@ -27,12 +28,17 @@ from triomq.broker.store.store import MessageStore
 from triomq.remoting.audit.audit_entry import AuditEntry
 from triomq.remoting.audit.decision_log import DecisionLog
 from triomq.remoting.core.address import format_address
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.core.open_files import Places
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.server.listen import warn_if_open
 
 COPIES_MIN_DEFAULT = 2
 """``minInSyncReplicas`` in controller mode, unless set: of a group with two or more brokers."""
+FIND_SECONDS, FIND_AGAIN_SECONDS = 1.0, 0.05
+"""Of a slave in controller mode that asks its master, which may still be starting."""
 DRAIN_SECONDS = 1.0
 """The last step of an orderly stop gives connected slaves this time to catch up."""
 
@@ -68,9 +74,26 @@ class Role:
             self.master.tables_changed()
 
     def note_master(self, ha_address: str | None, address: str | None) -> None:
-        """Take over what a name server says of the master. Checkpoint: never."""
-        if self.slave is not None:
-            self.slave.master.update(ha_address, address)
+        """Take over what a name server says of the master. Checkpoint: never.
+
+        In controller mode it may still have the last one.
+        """
+        slave = self.slave
+        if slave is not None and (self.tenure is None or address == slave.master.remoting):
+            slave.master.update(ha_address, address)
+
+    async def _find_ha_port(self, slave: ReplicationSlave, tenure: Tenure) -> None:
+        """Run the task "replication-find": ask the master, before name servers know it."""
+        caller = tenure.membership.controllers.caller
+        command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHaAddressHeader())
+        while slave.master.ha is None:
+            with suppress(RemotingError, ValueError):
+                answer = await caller.invoke(
+                    tenure.mastership.address, command, timeout=FIND_SECONDS
+                )
+                found = answer.header(ExchangeHaAddressHeader)
+                slave.master.update(found.master_ha_address, None)
+            await trio.sleep(FIND_AGAIN_SECONDS)
 
     def has_lost_master(self) -> bool:
         """Return whether this is a slave that does not hear from its master."""
@@ -84,6 +107,10 @@ class Role:
         """Open the HA port, or follow the master. Raises: AddressInUse, ListenFailed."""
         if self.slave is not None:
             tasks.start_soon(self.slave.run, name="replication-slave")
+            if self.tenure is not None:
+                tasks.start_soon(
+                    self._find_ha_port, self.slave, self.tenure, name="replication-find"
+                )
         if self.master is not None:
             listener = open_ha_port(self.config.ha_listen_host, self.config.ha_port)
             settings = self.config.replication

@@ -13,6 +13,7 @@ import pytest
 from controlled_group import WAIT_SECONDS, ControlledGroup, controlled_group
 from monitor_pages import get, value
 from mqadmin_calls import mqadmin
+from processes import free_port
 from replicated_brokers import log_bytes
 
 from triomq import Producer, ProducerSettings, SendStatus
@@ -198,6 +199,15 @@ async def test_a_master_that_hung_follows_the_next_one(tmp_path: Path) -> None:
         await group.settled(2, {1, 2})
         assert not await group.send(1, "T", b"lost")
         assert await group.bodies(2, "T", 2) == [b"first", b"second"]
+
+
+async def test_a_slave_finds_its_master_without_name_servers(tmp_path: Path) -> None:
+    """They know a new master later than the controllers, and the old one for longer."""
+    async with controlled_group(tmp_path, 0) as group:
+        group.namesrv = f"127.0.0.1:{free_port()}"
+        for number in (1, 2):
+            await group.add(number).start()
+        await group.settled(None, {1, 2})
 
 
 @pytest.mark.nightly
