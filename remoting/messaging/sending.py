@@ -70,7 +70,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 0.5
 """While no master takes a message."""
 MESSAGES_AT_ONCE = 64
 """Messages of a request that are stored in a turn: some milliseconds."""
-RECALL_SECONDS = 2.0
+QUESTION_SECONDS = {RequestCode.END_TRANSACTION: 3.0, RequestCode.RECALL_MESSAGE: 2.0}
 _DEFAULT_QUEUES = 4
 STORED: dict[int, Code] = {
     ResponseCode.SUCCESS: Code.OK,
@@ -266,71 +266,91 @@ class Sending:
         entry = result_entry(sent, broker_name, message_id, answer.code, answer.remark, place)
         return entry, is_refused_for_now(answer.code, answer.remark)
 
-    # Transactions
+    # Transactions, recall
 
     async def end_transaction(
         self, request: EndTransactionRequest, call: CallContext
     ) -> EndTransactionResponse:
         """Commit a half message or roll it back. Raises: Refused."""
         client = self.clients.of_call(call)
-        topic = topic_name(request.topic)
-        if not request.transaction_id.strip():
-            raise Refused(
-                Code.INVALID_TRANSACTION_ID,
-                "the transaction id is blank; give back the one of the send's answer",
-            )
-        place = TransactionPlace.decode(request.transaction_id)
-        header = EndTransactionHeader(
-            producer_group=topic,
-            half_queue_offset=place.queue_offset,
-            log_offset=place.log_offset,
-            verdict=_VERDICTS.get(request.resolution, UNDECIDED),
-            message_id=request.message_id or place.message_id,
-            from_check=request.source == pb.TransactionSource.SOURCE_SERVER_CHECK,
-            transaction_id=place.message_id,
-            topic=topic,
-            broker_name=place.broker_name,
-        )
-        command = new_request(RequestCode.END_TRANSACTION, header)
-        command.language = client.language
-        try:
-            answer = await client.link.invoke(
-                place.broker_name, command, min(SEND_SECONDS, call.time_left())
-            )
-        except RemotingError as error:
-            raise refused_by_network(error) from None
-        if answer.code != ResponseCode.SUCCESS:
-            raise refused_by_broker(answer.code, answer.remark or "")
-        return EndTransactionResponse(status=status())
-
-    # Recall
+        header, answer = end_question(request)
+        await self._ask(client, call, RequestCode.END_TRANSACTION, header)
+        return answer
 
     async def recall(
         self, request: RecallMessageRequest, call: CallContext
     ) -> RecallMessageResponse:
         """Take a message back whose time of delivery has not come. Raises: Refused."""
         client = self.clients.of_call(call)
-        topic = topic_name(request.topic)
-        accepted = await self._accepted(topic)
-        require_type(pb.MessageType.DELAY, accepted, topic)
+        accepted = await self._accepted(topic_name(request.topic))
+        header, answer = recall_question(request, accepted)
+        await self._ask(client, call, RequestCode.RECALL_MESSAGE, header)
+        return answer
+
+    async def _ask(
+        self,
+        client: KnownClient,
+        call: CallContext,
+        code: RequestCode,
+        header: EndTransactionHeader | RecallMessageHeader,
+    ) -> None:
+        """Send a request to the broker that its header names. Raises: Refused."""
+        command = new_request(code, header)
+        command.language = client.language
+        timeout = min(QUESTION_SECONDS[code], call.time_left())
         try:
-            handle = RecallHandle.decode(request.recall_handle)
-        except RemotingError as error:
-            raise Refused(Code.INTERNAL_SERVER_ERROR, str(error)) from None
-        header = RecallMessageHeader(
-            topic=topic,
-            recall_handle=request.recall_handle,
-            producer_group=topic,
-            broker_name=handle.broker_name,
-        )
-        try:
-            answer = await client.link.invoke(
-                handle.broker_name,
-                new_request(RequestCode.RECALL_MESSAGE, header),
-                min(RECALL_SECONDS, call.time_left()),
-            )
+            answer = await client.link.invoke(header.broker_name or "", command, timeout)
         except RemotingError as error:
             raise refused_by_network(error) from None
         if answer.code != ResponseCode.SUCCESS:
             raise refused_by_broker(answer.code, answer.remark or "")
-        return RecallMessageResponse(status=status(), message_id=handle.message_id)
+
+
+def end_question(
+    request: EndTransactionRequest,
+) -> tuple[EndTransactionHeader, EndTransactionResponse]:
+    """Return what a broker is asked to end a transaction, and the answer if it does so.
+
+    Raises: Refused.
+    """
+    topic = topic_name(request.topic)
+    if not request.transaction_id.strip():
+        raise Refused(
+            Code.INVALID_TRANSACTION_ID,
+            "the transaction id is blank; give back the one of the send's answer",
+        )
+    place = TransactionPlace.decode(request.transaction_id)
+    header = EndTransactionHeader(
+        producer_group=topic,
+        half_queue_offset=place.queue_offset,
+        log_offset=place.log_offset,
+        verdict=_VERDICTS.get(request.resolution, UNDECIDED),
+        message_id=request.message_id or place.message_id,
+        from_check=request.source == pb.TransactionSource.SOURCE_SERVER_CHECK,
+        transaction_id=place.message_id,
+        topic=topic,
+        broker_name=place.broker_name,
+    )
+    return header, EndTransactionResponse(status=OK)
+
+
+def recall_question(
+    request: RecallMessageRequest, accepted: Sequence[int]
+) -> tuple[RecallMessageHeader, RecallMessageResponse]:
+    """Return what a broker is asked to recall a message, and the answer if it does so.
+
+    ``accepted``: the types of messages that the topic takes. Raises: Refused.
+    """
+    topic = topic_name(request.topic)
+    require_type(pb.MessageType.DELAY, accepted, topic)
+    try:
+        handle = RecallHandle.decode(request.recall_handle)
+    except RemotingError as error:
+        raise Refused(Code.INTERNAL_SERVER_ERROR, str(error)) from None
+    header = RecallMessageHeader(
+        topic=topic,
+        recall_handle=request.recall_handle,
+        producer_group=topic,
+        broker_name=handle.broker_name,
+    )
+    return header, RecallMessageResponse(status=OK, message_id=handle.message_id)

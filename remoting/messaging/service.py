@@ -36,6 +36,7 @@ from triomq.remoting.grpc.methods import (
 )
 from triomq.remoting.messaging.batched_acks import BatchedAcks
 from triomq.remoting.messaging.batched_calls import BatchedSends, CallBatches, batch_of
+from triomq.remoting.messaging.batched_questions import BatchedQuestions
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.client_settings import retry_delay_ms
 from triomq.remoting.messaging.cluster import (
@@ -54,7 +55,7 @@ from triomq.remoting.messaging.settling import Settling
 from triomq.remoting.messaging.status_codes import Refused, status
 from triomq.remoting.messaging.telemetry import TelemetryStreams
 from triomq.remoting.monitor.metrics import Family, counter, gauge, samples_by_limit
-from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.limits import Limits
 
@@ -134,10 +135,13 @@ class GrpcMessaging:
             self.cluster, self.clients, self.renewals, self.settings, self._spawn, self.clock_ms
         )
         answered = partial(_answered, self.access)
-        sends = acks = None
+        sends = acks = ends = recalls = None
         if self.direct is not None:
             sends = BatchedSends(self.direct, self.clients, sending, self.clock_ms)
             acks = BatchedAcks(self.direct, settling)
+            questions = partial(BatchedQuestions, self.direct, self.clients)
+            ends = questions(RequestCode.END_TRANSACTION)
+            recalls = questions(RequestCode.RECALL_MESSAGE)
         return MethodTable(
             [
                 answered("QueryRoute", routing.query_route),
@@ -145,8 +149,8 @@ class GrpcMessaging:
                 answered("Heartbeat", self.heartbeat),
                 answered("NotifyClientTermination", self.client_termination),
                 answered("SendMessage", sending.send, sends),
-                answered("EndTransaction", sending.end_transaction),
-                answered("RecallMessage", sending.recall),
+                answered("EndTransaction", sending.end_transaction, ends),
+                answered("RecallMessage", sending.recall, recalls),
                 answered("AckMessage", settling.acknowledge, acks),
                 answered("ChangeInvisibleDuration", settling.change_time),
                 answered("ForwardMessageToDeadLetterQueue", settling.to_dead_letters),

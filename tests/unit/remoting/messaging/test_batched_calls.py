@@ -1,5 +1,5 @@
-"""Sends and acknowledgements in batches: what becomes a request, and what the broker's response, or
-none, becomes.
+"""Sends, ends of transactions, recalls and acknowledgements in batches: what becomes a request, and
+what the broker's response, or none, becomes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.messaging.batched_acks import BatchedAcks
 from triomq.remoting.messaging.batched_calls import BatchedSends, batch_of
+from triomq.remoting.messaging.batched_questions import BatchedQuestions
 from triomq.remoting.messaging.cluster import DirectRequest, Sendable
 from triomq.remoting.messaging.known_clients import KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
@@ -24,9 +25,10 @@ from triomq.remoting.messaging.sending import Sending
 from triomq.remoting.messaging.settling import REQUESTS_MAX, Settling
 from triomq.remoting.messaging.transaction_place import TransactionPlace
 from triomq.remoting.messaging.writable_queues import WritableQueues
-from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
 from triomq.remoting.protocol.limits import Limits
+from triomq.remoting.protocol.recall_handle import RecallHandle
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
 from triomq.remoting.server.requests import Response
 
@@ -45,7 +47,7 @@ class FakeDirect:
     def sendable(self, topic: str) -> Sendable | None:
         if topic not in self.topics:
             return None
-        return Sendable(WritableQueues([("b", 2)]), (pb.NORMAL, pb.TRANSACTION))
+        return Sendable(WritableQueues([("b", 2)]), (pb.NORMAL, pb.DELAY, pb.TRANSACTION))
 
     def submit(self, requests: Sequence[DirectRequest]) -> None:
         self.steps.append(list(requests))
@@ -171,6 +173,78 @@ async def test_no_response_in_time() -> None:
     call.late()
     assert call.answers[0].entries[0].status.code == pb.Code.PROXY_TIMEOUT
     assert "b has not answered within 3 s" in call.answers[0].entries[0].status.message
+
+
+# Ends of transactions, recalls
+
+END = rpc.EndTransactionRequest(
+    topic=pb.Resource(name="T"),
+    transaction_id=TransactionPlace("b", 7, 0x40, "id").encode(),
+    resolution=pb.COMMIT,
+)
+RECALL = rpc.RecallMessageRequest(
+    topic=pb.Resource(name="T"), recall_handle=RecallHandle("T", "b", NOW_MS, "id").encode()
+)
+ENDS = RequestCode.END_TRANSACTION, rpc.EndTransactionResponse
+RECALLS = RequestCode.RECALL_MESSAGE, rpc.RecallMessageResponse
+
+
+def questions(code: RequestCode, direct: FakeDirect) -> BatchedQuestions:
+    limits = Limits(MessagingSettings(), "gRPC service")
+    clients = KnownClients(limits, lambda client: FakeLink(), 120)  # type: ignore[arg-type,return-value]
+    return BatchedQuestions(direct, clients, code)
+
+
+async def asked(
+    kind: tuple[RequestCode, Any], *requests: Any
+) -> tuple[list[FakeCall], Sequence[DirectRequest]]:
+    direct, calls = FakeDirect(), [FakeCall(request) for request in requests]
+    batch_of(None, "", kind[1], questions(kind[0], direct))(calls)
+    (step,) = direct.steps
+    return calls, step
+
+
+def test_questions_that_have_their_own_handler() -> None:
+    context: Any = FakeContext()
+    direct = FakeDirect()
+    ends, recalls = questions(ENDS[0], direct), questions(RECALLS[0], direct)
+    assert ends.takes(END, context)
+    assert recalls.takes(RECALL, context)
+    for name in ("Nowhere", " "):
+        elsewhere = rpc.RecallMessageRequest(topic=pb.Resource(name=name))
+        assert not recalls.takes(elsewhere, context)
+    direct.usable = False
+    assert not ends.takes(END, context)
+    assert not recalls.takes(RECALL, context)
+
+
+async def test_the_ends_of_a_step_leave_together_but_for_those_that_are_refused() -> None:
+    blank = rpc.EndTransactionRequest(topic=pb.Resource(name="T"))
+    calls, step = await asked(ENDS, END, blank, END)
+    assert [(one.code, one.header.half_queue_offset) for one in step] == [(37, 7), (37, 7)]  # type: ignore[attr-defined]
+    assert calls[1].answers[0].status.code == pb.Code.INVALID_TRANSACTION_ID
+    step[0].answered(Response())
+    step[1].answered(Response(ResponseCode.SYSTEM_BUSY, remark="later"))
+    assert calls[0].answers[0].status.code == pb.Code.OK
+    assert calls[2].answers[0].status.code == pb.Code.TOO_MANY_REQUESTS
+
+
+async def test_a_recall_names_its_message() -> None:
+    (call,), (request,) = await asked(RECALLS, RECALL)
+    assert request.header.recall_handle == RECALL.recall_handle  # type: ignore[attr-defined]
+    request.answered(Response())
+    assert (call.answers[0].status.code, call.answers[0].message_id) == (pb.Code.OK, "id")
+
+
+@pytest.mark.parametrize(("kind", "request_", "seconds"), [(ENDS, END, 3), (RECALLS, RECALL, 2)])
+async def test_a_question_without_a_response_in_time(
+    kind: tuple[RequestCode, Any], request_: Any, seconds: int
+) -> None:
+    (call,), _ = await asked(kind, request_)
+    assert call.late is not None
+    call.late()
+    assert call.answers[0].status.code == pb.Code.PROXY_TIMEOUT
+    assert f"b has not answered within {seconds} s" in call.answers[0].status.message
 
 
 # Acknowledgements
