@@ -28,22 +28,6 @@ GROUP_FIELDS = {
 }
 """option → attribute of the group's settings"""
 
-GROUP_SHAPE = (
-    "{"
-    + ", ".join(f'"{name}"' for name in ("groupName", *GROUP_FIELDS)).replace(
-        '"groupRetryPolicy"', '"groupRetryPolicy": JSON'
-    )
-    + "}"
-)
-"""the shape of ``group_document``"""
-MESSAGE_KEYS = (
-    '"topic", "brokerName", "queueId", "queueOffset", "msgId", "offsetMsgId", "tags", "keys":'
-    ' [key], "properties": {name: text}, "body", "bodyBase64", "bornTimestamp", "bornHost",'
-    ' "storeTimestamp", "storeHost", "commitLogOffset", "storeSize", "sysFlag", "flag",'
-    ' "reconsumeTimes"'
-)
-"""the shape of ``broker_message_document``, without brackets"""
-
 
 def group_document(config: SubscriptionGroupConfig) -> dict[str, object]:
     """Return the settings of a group that have options, with RocketMQ's names."""

@@ -12,7 +12,6 @@ from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import PolicyNotFound
 from triomq.client.mqadmin.core.account_copy import (
     BETWEEN,
-    COPIED,
     AccountCopy,
     names,
     preposition,
@@ -206,15 +205,6 @@ RULE = (
     Option("-d, --decision WORD", "Allow or Deny", one_of_words("Allow", "Deny"), required=True),
     Option("-i, --sourceIp LIST", "only from these addresses or networks", names),
 )
-DONE = '{"subject", "resources": [name], "brokers": [address], "failures": {address: reason}}'
-LISTED = (
-    '{"brokers": {address: [{"subject", "policyType", "resource", "actions": [name],'
-    ' "sourceIps": [address], "decision"}]}, "failures": {address: reason}}'
-)
-NEEDED = (
-    "For brokers of TrioMQ, and of RocketMQ from 5.3 on with an authorizationMetadataProvider;"
-    " others refuse the request."
-)
 
 COMMANDS = (
     AdminCommand(
@@ -222,23 +212,12 @@ COMMANDS = (
         effect=Effect.CHANGES,
         run=partial(change_acl, code=RequestCode.AUTH_CREATE_ACL, verb="create"),
         options=RULE,
-        examples=(
-            (
-                "createAcl -c DefaultCluster -s User:billing -r Topic:orders,Group:billing"
-                " -a Pub,Sub -d Allow"
-            ),
-        ),
-        document=DONE,
-        remarks=NEEDED,
     ),
     AdminCommand(
         name="updateAcl",
         effect=Effect.CHANGES,
         run=partial(change_acl, code=RequestCode.AUTH_UPDATE_ACL, verb="update"),
         options=RULE,
-        examples=("updateAcl -c DefaultCluster -s User:billing -r Topic:orders -a Sub -d Allow",),
-        document=DONE,
-        remarks=f"Rules for other resources stay. {NEEDED}",
     ),
     AdminCommand(
         name="deleteAcl",
@@ -252,9 +231,6 @@ COMMANDS = (
                 "-r, --resources LIST", "only the rules for these (default: all)", read_resources
             ),
         ),
-        examples=("deleteAcl -c DefaultCluster -s User:billing -r Topic:orders",),
-        document=DONE,
-        remarks=NEEDED,
     ),
     AdminCommand(
         name="getAcl",
@@ -263,9 +239,6 @@ COMMANDS = (
             *BROKERS,
             Option("-s, --subject SUBJECT", "whose rights: User:name", read_subject),
         ),
-        examples=("getAcl -c DefaultCluster -s User:billing",),
-        document=LISTED,
-        remarks=NEEDED,
     ),
     AdminCommand(
         name="listAcl",
@@ -275,9 +248,6 @@ COMMANDS = (
             Option("-s, --subject TEXT", "only subjects with this part of the name"),
             Option("-r, --resource TEXT", "only resources with this part of the name"),
         ),
-        examples=("listAcl -c DefaultCluster -r orders",),
-        document=LISTED,
-        remarks=NEEDED,
     ),
     AdminCommand(
         name="copyAcl",
@@ -287,8 +257,5 @@ COMMANDS = (
             *BETWEEN,
             Option("-s, --subjects LIST", "only these, joined by commas (default: all)", names),
         ),
-        examples=("copyAcl -f 10.0.0.1:10911 -t 10.0.0.2:10911 -s User:billing",),
-        document=COPIED,
-        remarks=NEEDED,
     ),
 )

@@ -190,17 +190,5 @@ COMMANDS: tuple[Any, ...] = (
             *EVERYWHERE,
             Option("-y, --yes", "make the changes; without it they are only printed"),
         ),
-        examples=(
-            "convertAcl plain_acl.yml -c DefaultCluster",
-            "convertAcl plain_acl.yml -c DefaultCluster --yes",
-        ),
-        document=(
-            '{"applied", "brokers": {address: {user: [line]}}, "failures": {address: reason}}'
-        ),
-        remarks=(
-            "For the way from ACL 1.0 (aclEnable) to users and rules: the brokers it asks have"
-            " authenticationEnabled=true.\nRules of these users that no account has are deleted;"
-            " other users stay as they are. White addresses are not converted."
-        ),
     ),
 )

@@ -282,9 +282,6 @@ LOAD_OPTIONS = (
     Option("--keep", "do not delete the own topic"),
     Option("--quiet", "print no line each second"),
 )
-LATENCIES = ", ".join(
-    f'"{{0}}{key}Ms"' for key in ("Min", "Avg", "P50", "P90", "P99", "P999", "Max")
-)
 
 COMMANDS = (
     AdminCommand(
@@ -308,26 +305,6 @@ COMMANDS = (
             ),
             *LOAD_OPTIONS,
             Option("-y, --yes", "send to a topic although groups consume it"),
-        ),
-        examples=(
-            "benchProducer --duration 1",
-            "benchProducer --count 500 --rate 1000 --size 1024 --batch 10 --json",
-        ),
-        document=(
-            '{"topic", "interrupted", "seconds", "sent", "failed", "failedBy": JSON, "overdue",'
-            f' "rate", "mbPerSecond", {LATENCIES.format("latency")}, "failures":'
-            " {broker: reason}}"
-        ),
-        remarks=(
-            "With --rate a latency counts from the time at which the message was due, so that a"
-            " broker that stalls shows in all messages of that time; overdue are messages that were"
-            " due and never sent. Without it, from the send.\n"
-            "Percentiles are at most 1 % too large. Each send is one attempt, to the queues in"
-            " turn; failedBy is reason → messages.\n"
-            "Each second a line with rate, requests in flight and failures goes to stderr. Ctrl-C"
-            " ends the load, prints the summary and deletes the topic; the exit code is that of the"
-            " sends.\n"
-            "The whole command may take --timeout and 30 s beside the load."
         ),
     ),
     AdminCommand(
@@ -360,26 +337,6 @@ COMMANDS = (
             ),
             *LOAD_OPTIONS,
             Option("-y, --yes", "consume as a group that exists"),
-        ),
-        examples=(
-            "benchConsumer --duration 1 --rate 500",
-            "benchConsumer -t orders --count 100 --duration 5 --json",
-        ),
-        document=(
-            '{"topic", "group", "interrupted", "seconds", "received", "duplicates", "rate",'
-            ' "mbPerSecond", "lag", "sent", "failed", "overdue",'
-            f' {LATENCIES.format("storeLatency")}, {LATENCIES.format("bornLatency")}, "failures":'
-            " {broker: reason}}"
-        ),
-        remarks=(
-            "rate and mbPerSecond are those until the last message came.\n"
-            "storeLatency is the time from the broker's clock when it stored a message to this"
-            " machine's when it came; bornLatency begins at the producer's clock. Both are in whole"
-            " milliseconds.\n"
-            "duplicates are messages whose id came before, among the last 500,000. lag is that of"
-            " the group in the topic at the end, null if a broker does not tell it.\n"
-            "sent, failed and overdue are of the own load, null with -t; see bench send.\n"
-            "Ctrl-C ends the run, prints the summary, and deletes the own topic and group."
         ),
     ),
 )

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound="JsonBody")
 
-LIST_DOCUMENT = '{"names": [name], "brokers": [address], "failures": {address: reason}}'
-
 
 def read_list(options: Values, kind: type[B], member: str, what: str) -> B:
     """Return the body with the JSON list of a file.
@@ -144,9 +142,6 @@ COMMANDS = (
             *MASTERS,
             Option("-f, --filename FILE", "a JSON list of topic settings", required=True),
         ),
-        examples=("updateTopicList -c DefaultCluster -f topics.json",),
-        document=LIST_DOCUMENT,
-        remarks="TrioMQ's brokers take all topics of the list, or none.",
     ),
     AdminCommand(
         name="updateSubGroupList",
@@ -156,8 +151,6 @@ COMMANDS = (
             *MASTERS,
             Option("-f, --filename FILE", "a JSON list of group settings", required=True),
         ),
-        examples=("updateSubGroupList -c DefaultCluster -f groups.json",),
-        document=LIST_DOCUMENT,
     ),
     AdminCommand(
         name="queryCq",
@@ -171,12 +164,6 @@ COMMANDS = (
             Option(
                 "-g, --consumer GROUP", "show whether entries match the subscription of this group"
             ),
-        ),
-        examples=("queryCq -t orders -q 0 -i 100 -g billing",),
-        document=(
-            '{"topic", "queueId", "brokers": {address: {"minIndex", "maxIndex", "entries":'
-            ' [{"index", "commitLogOffset", "size", "tagsCode", "matches"}]}}, "failures":'
-            " {address: reason}}"
         ),
     ),
 )

@@ -111,11 +111,5 @@ COMMANDS = (
                 "--from ADDRESS", "the address that the request comes from", default="127.0.0.1"
             ),
         ),
-        examples=("can shop Pub Topic:orders -c DefaultCluster",),
-        document=(
-            '{"user", "action", "resource", "from", "brokers": {address: {"allowed", "why"}},'
-            ' "failures": {address: reason}}'
-        ),
-        remarks="The exit code is 0 if every broker allows it, 1 if one refuses.",
     ),
 )

@@ -36,13 +36,7 @@ async def clean(admin: Admin, options: Values, *, what: Cleaning) -> Result:
 
 def _command(name: str, what: Cleaning, remark: str) -> AdminCommand:
     return AdminCommand(
-        name=name,
-        run=partial(clean, what=what),
-        effect=Effect.CHANGES,
-        options=OPTIONS,
-        examples=(f"{name} -b 127.0.0.1:10911", f"{name} -c DefaultCluster -n 127.0.0.1:9876"),
-        document='{"brokers": [address], "failures": {address: reason}}',
-        remarks=remark,
+        name=name, run=partial(clean, what=what), effect=Effect.CHANGES, options=OPTIONS
     )
 
 

@@ -198,29 +198,6 @@ COMMANDS = (
             ),
             Option("-c, --clusterName NAME", "only this cluster"),
         ),
-        examples=("clusterList -n 127.0.0.1:9876", "clusterList --json"),
-        document=(
-            '{"brokers": [{"clusterName", "brokerName", "brokerId", "address", "reachable",'
-            ' "error", "missing", "version", "inTps", "outTps", "sendQueueSize", "sendQueueWaitMs",'
-            ' "pullQueueSize", "pullQueueWaitMs", "ackQueueSize", "ackQueueWaitMs",'
-            ' "timerReadBehind", "timerOffsetBehind", "timerCongestion", "timerInTps",'
-            ' "timerOutTps", "pageCacheLockMs", "oldestMessageHours", "diskRatio", "active",'
-            ' "inTotalYesterday", "outTotalYesterday", "inTotalToday", "outTotalToday"}],'
-            ' "failures": {address: reason}}; null = the broker did not report it'
-        ),
-        remarks=(
-            "A broker that does not answer has a row that says so; an unknown value is never"
-            " shown as 0.\n"
-            "A broker that was registered in the last day and is not any more has a row that says"
-            " how and when it left, and the exit code is 3; `broker forget` ends that. RocketMQ's"
-            " name servers do not remember brokers."
-        ),
     ),
-    AdminCommand(
-        name="brokerStatus",
-        run=broker_status,
-        options=BROKERS,
-        examples=("brokerStatus -b 127.0.0.1:10911", "brokerStatus -c DefaultCluster --json"),
-        document='{"brokers": {address: {counter: text}}, "failures": {address: reason}}',
-    ),
+    AdminCommand(name="brokerStatus", run=broker_status, options=BROKERS),
 )

@@ -332,22 +332,6 @@ CLUSTER = Option("-c, --clusterName NAME", "the cluster (default: the one that t
 RENAME = Option(
     "--rename NAMES", "other names for brokers of the file: OLD=NEW, joined by commas", renames
 )
-FILE_SHAPE = (
-    '{"format", "cluster", "brokers": [name], "topics": {name: JSON}, "groups": {name: JSON},'
-    ' with access control "users": {name: JSON}, with access control "rules": {subject: JSON},'
-    ' with --offsets "offsets": {group: JSON}}'
-)
-STEP_KEYS = '"broker", "kind": "users"|"rules"|"topics"|"groups"|"offsets", "name"'
-ACTION_KEY = '"action": "create"|"update"|"delete"'
-APPLIED = (
-    f'{{"cluster", "items": [{{{STEP_KEYS}, {ACTION_KEY}, "done", "reason"}}], "created",'
-    ' "updated", "deleted", "unchanged", "unnamed", "failures": {broker: reason}}'
-)
-YAML_NEEDS = "YAML needs PyYAML: `pip install 'triomq[admin]'`; JSON needs nothing."
-ONLY_NAMED = (
-    "Fields and items that the file does not name stay as they are, and so do kinds without a"
-    " section."
-)
 
 COMMANDS = (
     AdminCommand(
@@ -362,23 +346,6 @@ COMMANDS = (
             Option("--offsets", "with the offsets of the groups"),
             Option("--partial", "leave out brokers that do not answer, and name them in the file"),
         ),
-        examples=(
-            "clusterExport -c DefaultCluster -o cluster.yaml --offsets",
-            "clusterExport -c DefaultCluster --json",
-        ),
-        document=(
-            '{"file", "cluster", "brokers": [name], "users", "rules", "topics", "groups",'
-            ' "offsets", "failures": {broker: reason}} with -o, otherwise the file: '
-            f"{FILE_SHAPE}"
-        ),
-        remarks=(
-            "The file has the settings that `topic create`, `group create`, `user create` and `acl"
-            " create` can change, in a stable order. What differs at a broker is in the part"
-            " `brokers` of its item; `absent` there means that the broker does not have it.\n"
-            "Topics and groups of the system, retry and dead-letter topics, and passwords are left"
-            " out.\n"
-            f"{YAML_NEEDS}"
-        ),
     ),
     AdminCommand(
         name="clusterDiff",
@@ -389,19 +356,6 @@ COMMANDS = (
             RENAME,
             Option("--prune", "also what `cluster apply --prune` would delete"),
             Option("--offsets", "also the offsets, as `cluster import` would change them"),
-        ),
-        examples=(
-            "clusterDiff cluster.yaml",
-            "clusterDiff cluster.yaml -c DefaultCluster --offsets --json",
-        ),
-        document=(
-            f'{{"cluster", "same", "changes": [{{{STEP_KEYS}, {ACTION_KEY}, "before": JSON,'
-            ' "after": JSON}], "unnamed", "failures": {broker: reason}}'
-        ),
-        remarks=(
-            "The exit code is 0 if the cluster is as the file says, 1 if it differs, and 3 if a"
-            " broker did not answer.\n"
-            f"{ONLY_NAMED}"
         ),
     ),
     AdminCommand(
@@ -416,19 +370,6 @@ COMMANDS = (
             RENAME,
             Option("--prune", "delete items that the file does not name, of the kinds that it has"),
         ),
-        examples=(
-            "clusterApply cluster.yaml --dry-run",
-            "clusterApply cluster.yaml",
-            "clusterApply cluster.yaml --prune --yes",
-        ),
-        document=APPLIED,
-        remarks=(
-            f"{ONLY_NAMED} Offsets are left alone. A second call changes nothing.\n"
-            "A new user needs a password: `passwordEnv: NAME` names the environment variable that"
-            " has it.\n"
-            "If some steps fail, the others are done, and the exit code is 3.\n"
-            "With --prune it asks before it deletes, or needs --yes."
-        ),
     ),
     AdminCommand(
         name="clusterImport",
@@ -439,13 +380,6 @@ COMMANDS = (
             CLUSTER,
             RENAME,
             Option("--force", "also if groups have members, which may overwrite the offsets"),
-        ),
-        examples=("clusterImport cluster.yaml -c NewCluster --rename broker-a=broker-x",),
-        document=APPLIED,
-        remarks=(
-            "Does as `cluster apply`, and then sets the groups to the offsets of the file, for"
-            " messages that were moved with their store. An offset behind the end of its queue is"
-            " set to the end."
         ),
     ),
 )

@@ -83,25 +83,9 @@ async def set_read_ahead(admin: Admin, options: Values) -> Result:
 
 
 GROUP = Option("-g, --consumerGroup GROUP", "the group", required=True)
-GROUP_DOCUMENT = '{"group", "brokers": [address], "failures": {address: reason}}'
-JAVA_S = (
-    "For brokers of RocketMQ from 5.1 on. TrioMQ's brokers do not slow down the readers of old"
-    " messages, and refuse the request."
-)
 
 COMMANDS = (
-    AdminCommand(
-        name="getColdDataFlowCtrInfo",
-        run=cold_reads,
-        options=MASTERS,
-        examples=("getColdDataFlowCtrInfo -c DefaultCluster",),
-        document=(
-            '{"brokers": {address: {"runtimeTable": JSON, "configTable": JSON,'
-            ' "cgColdReadThreshold", "globalColdReadThreshold", "globalAcc"}},'
-            ' "failures": {address: reason}}'
-        ),
-        remarks=JAVA_S,
-    ),
+    AdminCommand(name="getColdDataFlowCtrInfo", run=cold_reads, options=MASTERS),
     AdminCommand(
         name="updateColdDataFlowCtrGroupConfig",
         effect=Effect.CHANGES,
@@ -113,18 +97,12 @@ COMMANDS = (
                 "-v, --threshold BYTES", "bytes from disk that it may read", whole(0), required=True
             ),
         ),
-        examples=("updateColdDataFlowCtrGroupConfig -c DefaultCluster -g billing -v 1048576",),
-        document=GROUP_DOCUMENT,
-        remarks=JAVA_S,
     ),
     AdminCommand(
         name="removeColdDataFlowCtrGroupConfig",
         effect=Effect.CHANGES,
         run=remove_threshold,
         options=(*MASTERS, GROUP),
-        examples=("removeColdDataFlowCtrGroupConfig -c DefaultCluster -g billing",),
-        document=GROUP_DOCUMENT,
-        remarks=JAVA_S,
     ),
     AdminCommand(
         name="setCommitLogReadAheadMode",
@@ -138,12 +116,6 @@ COMMANDS = (
                 whole(0, 1),
                 required=True,
             ),
-        ),
-        examples=("setCommitLogReadAheadMode -b 127.0.0.1:10911 -m 1",),
-        document='{"mode", "brokers": [address], "failures": {address: reason}}',
-        remarks=(
-            "For brokers of RocketMQ from 5.1 on. TrioMQ's brokers have no such setting, and refuse"
-            " the request."
         ),
     ),
 )

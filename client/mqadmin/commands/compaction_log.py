@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values
-from triomq.client.admin.documents import MESSAGE_KEYS, body_text
+from triomq.client.admin.documents import body_text
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.core.errors import SettingsError
 from triomq.client.mqadmin.core.command import AdminCommand, Result, table_of
@@ -93,12 +93,6 @@ COMMANDS = (
                 "-f, --file FILE",
                 "a file below the store's compaction folder, or a commit log file",
             ),
-        ),
-        examples=("dumpCompactionLog -f store/compaction/compactionLog/prices/0/0",),
-        document=f'{{"file", "messages": [{{{MESSAGE_KEYS}}}]}}',
-        remarks=(
-            f"One call prints at most {MESSAGES_MAX} messages. The checksum of each body is"
-            " checked."
         ),
     ),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from triomq.client.admin.arguments import Option, Values, attribute_changes, truth, whole
-from triomq.client.admin.documents import GROUP_FIELDS, GROUP_SHAPE, group_document, settings_line
+from triomq.client.admin.documents import GROUP_FIELDS, group_document, settings_line
 from triomq.client.mqadmin.core.command import (
     MASTERS,
     TOPIC,
@@ -148,16 +148,6 @@ COMMANDS = (
             Option("-g, --consumerGroup GROUP", "the group", required=True),
             Option("-b, --brokerAddr ADDRESS", "ask only this broker, host:port"),
         ),
-        examples=("consumerConnection -g billing",),
-        document=(
-            '{"group", "clients": [{"clientId", "clientAddr", "language", "version", "brokers":'
-            ' [address]}], "subscriptions": {topic: expression}, "consumeType", "messageModel",'
-            ' "consumeFromWhere", "failures": {broker: reason}}'
-        ),
-        remarks=(
-            "All brokers are asked, not a random broker, so the answer is complete also while"
-            " brokers restart."
-        ),
     ),
     AdminCommand(
         name="updateSubGroup",
@@ -202,22 +192,10 @@ COMMANDS = (
                 attribute_changes,
             ),
         ),
-        examples=("updateSubGroup -c DefaultCluster -g billing -r 3",),
-        document=(f'{{"brokers": {{address: {GROUP_SHAPE}}}, "failures": {{address: reason}}}}'),
-        remarks="Options that are not given keep their values.",
     ),
     AdminCommand(
         name="producerConnection",
         run=producer_connection,
-        options=(
-            Option("-g, --producerGroup GROUP", "the group", required=True),
-            TOPIC,
-        ),
-        examples=("producerConnection -g shop -t orders",),
-        document=(
-            '{"group", "clients": [{"clientId", "clientAddr", "language", "version", "brokers":'
-            ' [address]}], "failures": {broker: reason}}'
-        ),
-        remarks="All brokers of the topic are asked, not a random broker.",
+        options=(Option("-g, --producerGroup GROUP", "the group", required=True), TOPIC),
     ),
 )

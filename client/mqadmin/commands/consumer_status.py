@@ -190,16 +190,6 @@ COMMANDS = (
             Option("-b, --brokerAddr ADDRESS", "ask through this broker, host:port"),
             Option("-s, --jstack", "with the stacks of its threads or tasks"),
         ),
-        examples=("consumerStatus -g billing", "consumerStatus -g billing -i 10.0.0.7@4242 -s"),
-        document=(
-            '{"group", "clients": {clientId: {"properties": {key: text}, "subscriptions": {topic:'
-            ' expression}, "queues": [{"topic", "brokerName", "queueId", "commitOffset",'
-            ' "cachedMessages", "locked", "lastPull", "lastConsume"}], "rates": {topic: {"pullRT",'
-            ' "pullTPS", "consumeRT", "consumeOKTPS", "consumeFailedTPS"}}, "jstack"}},'
-            ' "sameSubscriptions", "sharedQueues": {queue: [clientId]}, "failures": {broker or'
-            " clientId: reason}}"
-        ),
-        remarks="No files are written: --json has everything.",
     ),
     AdminCommand(
         name="startMonitoring",
@@ -212,15 +202,6 @@ COMMANDS = (
                 whole(1),
                 default=60,
             ),
-        ),
-        examples=("startMonitoring -n 127.0.0.1:9876", "startMonitoring -i 10 --json"),
-        document=(
-            '{"timestamp", "groups": [{"group", "count", "consumeTps", "diffTotal", "findings":'
-            ' [text]}], "failures": {group: reason}}; one document each round'
-        ),
-        remarks=(
-            "Looks at the lag of each group, and asks its members for different subscriptions,"
-            " queues with two owners, and messages that are not consumed for a minute."
         ),
     ),
 )

@@ -151,15 +151,8 @@ async def context_delete(options: Values) -> Result:
 
 
 NAME = Option("NAME", "name of the context", context_name, required=True)
-_KEYS = '"name", "namesrvAddr", "tls", "credentials", "accessKey", "secretKeySet"'
 COMMANDS = (
-    AdminCommand(
-        name="contextList",
-        local=context_list,
-        own_access=True,
-        examples=("contextList",),
-        document=f'{{"contexts": [{{{_KEYS}, "current"}}], "current"}}',
-    ),
+    AdminCommand(name="contextList", local=context_list, own_access=True),
     AdminCommand(
         name="contextShow",
         local=context_show,
@@ -169,9 +162,6 @@ COMMANDS = (
                 "NAME", "name of the context (default: the one that commands use)", context_name
             ),
         ),
-        examples=("contextShow", "contextShow production"),
-        document=f"{{{_KEYS}}}",
-        remarks="Of the access key, the first characters are printed; the secret key never is.",
     ),
     AdminCommand(
         name="contextSet",
@@ -187,26 +177,9 @@ COMMANDS = (
                 str,
             ),
         ),
-        examples=(
-            "contextSet test -n 127.0.0.1:9876",
-            "contextSet production -n ns1:9876 --tls ~/tls.properties --credentials ~/tools.yml",
-            "contextSet production --access-key ops < secret.txt",
-        ),
-        document=f"{{{_KEYS}}}",
-        remarks=(
-            "-n, --tls, --credentials and --access-key are stored; those that are not given keep"
-            " their values, and an empty text ('') removes one. The first context becomes the"
-            " current one."
-        ),
     ),
     AdminCommand(
-        name="contextUse",
-        local=context_use,
-        own_access=True,
-        effect=Effect.ACTS,
-        options=(NAME,),
-        examples=("contextUse production",),
-        document='{"current"}',
+        name="contextUse", local=context_use, own_access=True, effect=Effect.ACTS, options=(NAME,)
     ),
     AdminCommand(
         name="contextDelete",
@@ -215,7 +188,5 @@ COMMANDS = (
         effect=Effect.DESTROYS,
         loss="the context with its keys",
         options=(NAME,),
-        examples=("contextDelete test --yes",),
-        document='{"deleted"}',
     ),
 )

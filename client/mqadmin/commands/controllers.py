@@ -248,18 +248,8 @@ async def broker_epoch(admin: Admin, options: Values) -> Result:
     return answered(answers, {"brokers": found}, blocks)
 
 
-REPLICA = '{"brokerId", "brokerAddress", "alive"}'
 COMMANDS = (
-    AdminCommand(
-        name="getControllerMetaData",
-        run=controller_metadata,
-        options=(CONTROLLERS,),
-        examples=("getControllerMetaData -a 127.0.0.1:9878",),
-        document=(
-            '{"controllers": {address: {"group", "controllerLeaderId", "controllerLeaderAddress",'
-            ' "isLeader", "peers": [peer]}}, ' + FAILURES
-        ),
-    ),
+    AdminCommand(name="getControllerMetaData", run=controller_metadata, options=(CONTROLLERS,)),
     AdminCommand(
         name="getSyncStateSet",
         run=sync_state_set,
@@ -268,12 +258,6 @@ COMMANDS = (
             Option("-b, --brokerName NAME", "one group"),
             Option("-c, --clusterName NAME", "all groups of a cluster"),
             INTERVAL,
-        ),
-        examples=("getSyncStateSet -a 127.0.0.1:9878 -b broker-a",),
-        document=(
-            '{"groups": {name: {"masterBrokerId", "masterAddress", "masterEpoch",'
-            f' "syncStateSetEpoch", "inSyncReplicas": [{REPLICA}],'
-            f' "notInSyncReplicas": [{REPLICA}]}}}}}}'
         ),
     ),
     AdminCommand(
@@ -286,12 +270,6 @@ COMMANDS = (
             BROKER_NAME,
             Option("-c, --clusterName NAME", "the cluster", required=True),
         ),
-        examples=("electMaster -a 127.0.0.1:9878 -b 2 -bn broker-a -c DefaultCluster",),
-        document=(
-            '{"cluster", "brokerName", "masterBrokerId", "masterAddress", "masterEpoch",'
-            ' "syncStateSetEpoch", "members": {id: address}}'
-        ),
-        remarks="The broker must be alive and in the sync state set.",
     ),
     AdminCommand(
         name="cleanBrokerMetadata",
@@ -305,8 +283,6 @@ COMMANDS = (
             Option("-c, --clusterName NAME", "the cluster"),
             Option("-l, --cleanLivingBroker", "also brokers that are alive"),
         ),
-        examples=("cleanBrokerMetadata -a 127.0.0.1:9878 -bn broker-a -b 2 --yes",),
-        document='{"brokerName", "brokerIds"}',
     ),
     AdminCommand(
         name="getBrokerEpoch",
@@ -315,11 +291,6 @@ COMMANDS = (
             Option("-b, --brokerName NAME", "the brokers of one name"),
             Option("-c, --clusterName NAME", "all brokers of a cluster"),
             INTERVAL,
-        ),
-        examples=("getBrokerEpoch -c DefaultCluster",),
-        document=(
-            '{"brokers": {address: {"cluster", "brokerName", "brokerId", "epochs": [{"epoch",'
-            ' "startOffset", "endOffset"}]}}, ' + FAILURES
         ),
     ),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, Values, filled, whole
-from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
+from triomq.client.admin.documents import broker_message_document
 from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.known_groups import check_group
 from triomq.client.admin.message_preview import preview
@@ -18,11 +18,8 @@ from triomq.client.admin.times import milliseconds_text
 from triomq.client.core.errors import RouteNotFound
 from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, answered, table_of
 from triomq.client.mqadmin.core.resend_command import (
-    EXAMINED_REMARK,
     FILTERS,
     SENDING,
-    SENDING_REMARKS,
-    SENT_SHAPE,
     search_notes,
     selection_of,
     send_found,
@@ -234,7 +231,6 @@ async def dlq_purge(admin: Admin, options: Values) -> Result:
 
 
 GROUP = Option("GROUP", "the consumer group", group_name, required=True)
-ORIGIN_KEYS = '"originTopic", "originMessageId"'
 COMMANDS = (
     AdminCommand(
         name="dlqList",
@@ -243,15 +239,6 @@ COMMANDS = (
             Option(
                 "GROUP", "only this group (without it: all with a dead-letter topic)", group_name
             ),
-        ),
-        examples=("dlqList", "dlqList billing"),
-        document=(
-            '{"groups": [{"group", "topic", "messages", "oldestTimestamp", "newestTimestamp",'
-            ' "incomplete"}], "failures": {broker: reason}}'
-        ),
-        remarks=(
-            "Messages counts those that lie in the queues of %DLQ%GROUP at all brokers, whether"
-            " or not they were sent again."
         ),
     ),
     AdminCommand(
@@ -266,16 +253,6 @@ COMMANDS = (
                 whole(1, EXAMINED_MAX),
                 default=SHOWN_DEFAULT,
             ),
-        ),
-        examples=("dlqShow billing", "dlqShow billing --from -1h --tag paid --limit 10 --json"),
-        document=(
-            f'{{"group", "topic", "messages": [{{{MESSAGE_KEYS}, {ORIGIN_KEYS}}}], "looked",'
-            ' "goOnTimestamp", "failures": {broker: reason}}'
-        ),
-        remarks=(
-            "Origin topic and id are those of the message before its first retry; Retries counts"
-            " its deliveries that failed. Failure is the last error of the handler, if the SDK that"
-            f" gave the message back told it (JSON: the property {FAILURE}).\n{EXAMINED_REMARK}"
         ),
     ),
     AdminCommand(
@@ -293,17 +270,6 @@ COMMANDS = (
             ),
             *SENDING,
         ),
-        examples=(
-            "dlqResend billing --dry-run",
-            "dlqResend billing --id 7F0000010AC018B4AAC2514F3A9B0000 --yes",
-            "dlqResend billing --from -1h --limit 10 --rate 50 --only-group --yes",
-        ),
-        document=f'{{"group", "topic", {SENT_SHAPE}}}',
-        remarks=(
-            "Without --only-group all groups of the topic get the copies. The dead letters stay"
-            " where they are, so the same call sends them again; see dlqPurge.\n"
-            f"{SENDING_REMARKS}"
-        ),
     ),
     AdminCommand(
         name="dlqPurge",
@@ -311,16 +277,5 @@ COMMANDS = (
         effect=Effect.DESTROYS,
         loss="all dead letters of the group, with the queues of their topic",
         options=(GROUP,),
-        examples=("dlqPurge billing --dry-run", "dlqPurge billing --yes"),
-        document=(
-            '{"group", "topic", "messages", "deletedAt": [address],'
-            ' "failures": {broker or address: reason}}'
-        ),
-        remarks=(
-            "RocketMQ deletes no single messages. This deletes the topic %DLQ%GROUP at all brokers"
-            " and name servers, with its queues and with the offsets of groups that read it; the"
-            " bodies stay in the brokers' logs until retention deletes them. The next dead letter"
-            " creates the topic again."
-        ),
     ),
 )

@@ -124,16 +124,5 @@ COMMANDS = (
             *MASTERS,
             Option("--top N", "show the N topics that store most", whole(1), default=TOPICS),
         ),
-        examples=("brokerDisk -c DefaultCluster", "brokerDisk -b 127.0.0.1:10911 --top 50"),
-        document=(
-            '{"brokers": {address: {"usedRatio", "totalBytes", "logBytes", "hourBytes", "dayBytes",'
-            ' "fileReservedTime", "neededBytes", "thresholds": [{"setting", "effect", "ratio",'
-            ' "hoursAtHourRate", "hoursAtDayRate"}], "topics": [{"topic", "hourBytes", "dayBytes",'
-            ' "heldBytes"}], "topicCount"}}, "failures": {address: reason}}'
-        ),
-        remarks=(
-            "Times are those until a threshold is reached if nothing is deleted. Bytes held are"
-            " estimated: messages in the queues by the mean size of the last day's."
-        ),
     ),
 )

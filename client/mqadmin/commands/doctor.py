@@ -83,20 +83,5 @@ COMMANDS: Sequence[AdminCommand] = (
             Option("--all", "list all findings"),
             Option("--strict", "advice counts as a problem"),
         ),
-        examples=(
-            "doctor",
-            "doctor --dir /data/store --fsync --all",
-            "doctor --cluster -n 'ns1:9876;ns2:9876' --json",
-        ),
-        document=(
-            '{"ok", "counts": {level: n}, "findings": [{"area", "check", "level":'
-            ' "problem"|"advice"|"unknown"|"ok", "found", "why", "fix"}]}'
-        ),
-        remarks=(
-            "The exit code is 1 if a finding is a problem; with --strict also if a finding is"
-            " advice.\n"
-            "The cluster is checked if name servers are known, and as this machine reaches it:"
-            " run the command where the clients run."
-        ),
     ),
 )

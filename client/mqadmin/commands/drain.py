@@ -200,12 +200,6 @@ async def forget(admin: Admin, options: Values) -> Result:
 
 
 BROKER = Option("BROKER", "the broker's name, or its address host:port", required=True)
-PERMANENT = (
-    "It changes the broker's setting brokerPermission, which lasts over its restart: name servers"
-    " alone forget a wiped permission (`broker wipe-write`) when the broker registers changed"
-    " topics. The earlier value is kept in the name servers' key-value table (namespace"
-    " TRIOMQ_DRAIN) until `broker undrain`."
-)
 
 COMMANDS = (
     AdminCommand(
@@ -216,52 +210,12 @@ COMMANDS = (
             BROKER,
             Option("--ignore GROUPS", "do not wait for these groups, joined by commas", names),
         ),
-        examples=(
-            "brokerDrain broker-a --timeout 600",
-            "brokerDrain broker-a --ignore audit,test",
-        ),
-        document=(
-            '{"brokerName", "brokerAddr", "before", "brokerPermission", "drained",'
-            ' "producerSeconds", "groups": [{"group", "lag", "queues"}], "nameServers": {address:'
-            ' number of topics}, "failures": {server: reason}}'
-        ),
-        remarks=(
-            "It waits until producers have new routes (30 s, or no time if none is connected) and"
-            " every group has read the queues that it has offsets for, at most --timeout, and shows"
-            " the lag on stderr. The exit code is 0 if the broker is safe to stop, and 1 if not"
-            " yet; it stays closed then, and a second call goes on waiting.\n"
-            f"{PERMANENT}\n"
-            "Delayed messages and open transactions stay in its store, and go on when it is back."
-        ),
     ),
-    AdminCommand(
-        name="brokerUndrain",
-        run=undrain,
-        effect=Effect.CHANGES,
-        options=(BROKER,),
-        examples=("brokerUndrain broker-a",),
-        document=(
-            '{"brokerName", "brokerAddr", "brokerPermission", "nameServers": [address], "failures":'
-            " {address: reason}}"
-        ),
-        remarks=(
-            "The broker gets the brokerPermission that it had before `broker drain`, registers, and"
-            " all name servers show the permissions of its topics again."
-        ),
-    ),
+    AdminCommand(name="brokerUndrain", run=undrain, effect=Effect.CHANGES, options=(BROKER,)),
     AdminCommand(
         name="brokerForget",
         run=forget,
         effect=Effect.CHANGES,
         options=(Option("BROKER", "the broker's name", required=True),),
-        examples=("brokerForget broker-a",),
-        document='{"brokerName", "nameServers": [address], "failures": {address: reason}}',
-        remarks=(
-            "For a broker that is gone for good. Name servers remember for a day a broker that is"
-            " not registered any more; until then it counts as missing: `cluster list` and doctor"
-            " name it, and commands that would have asked it end with exit code 3. The memory is"
-            " also over when the broker, or another one at its address, registers.\n"
-            "A broker that is registered cannot be forgotten."
-        ),
     ),
 )

@@ -21,7 +21,7 @@ from triomq.client.admin.known_groups import unknown_group
 from triomq.client.admin.times import now_ms, seconds_text
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.command import AdminCommand, Result, Table, table_of
-from triomq.client.mqadmin.core.message_text import TRACE_SHAPE, trace_document
+from triomq.client.mqadmin.core.message_text import trace_document
 from triomq.client.mqadmin.core.output import tell_progress
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
@@ -231,35 +231,11 @@ COMMANDS = (
             ),
             Option("-t, --topic TOPIC", "name of the topic (without it: all topics)"),
             Option(
-                "-g, --consumerGroup GROUP",
-                "only this group (without it: all groups of the topic)",
+                "-g, --consumerGroup GROUP", "only this group (without it: all groups of the topic)"
             ),
             Option(
                 "-m, --maxNum N", "maximum number of messages, newest first", whole(1), default=8
             ),
-        ),
-        examples=(
-            "messageExplain 7F0000010AC018B4AAC2514F3A9B0000 -t orders",
-            "messageExplain order-1",
-            "messageExplain order-1 -t orders -g billing",
-        ),
-        document=(
-            '{"query", "messages": [{"msgId", "offsetMsgId", "topic", "storedIn", "brokerName",'
-            ' "queueId", "queueOffset", "tags", "keys": [key], "bornTimestamp", "storeTimestamp",'
-            ' "state": "stored"|"expired"|"timed"|"overdue"|"prepared"|"rolledBack",'
-            ' "dueTimestamp", "sentences": [text], "groups": [{"group", "state":'
-            ' "consumed"|"passed"|"waiting"|"filtered"|"notSubscribed"|"broadcast"|"retrying"|'
-            '"dead"|"unknown", "lag", "retries", "consumedTimestamp", "retryTimestamp",'
-            f' "deadLetterId", "sentence", "fix"}}], "trace": [{TRACE_SHAPE}]}}],'
-            ' "failures": {broker: reason}}'
-        ),
-        remarks=(
-            "Consumed means: the group's offset is behind the message, the filter of its members"
-            " selects it, and it is in no retry or dead-letter topic of the group. A group that was"
-            " reset may have skipped it, and members that pop move the offset when they get a"
-            " message. When it was consumed is only known with traces.\n"
-            "Filters are those of the present members. SQL filters are asked of the broker.\n"
-            "Times of retries are those of the default delay levels."
         ),
     ),
 )

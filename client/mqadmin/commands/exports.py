@@ -244,59 +244,23 @@ COMMANDS = (
             Option("-g, --subscriptionGroup", "only groups: subscriptionGroup.json"),
             Option("-s, --specialTopic", "with retry and dead-letter topics"),
         ),
-        examples=("exportMetadata -c DefaultCluster -f export",),
-        document=(
-            '{"file", "topics": [name], "groups": [name], "failures": {address: reason}}; the file:'
-            ' {"exportTime", "topicConfigTable": {name: settings}, "subscriptionGroupTable": {name:'
-            " settings}}"
-        ),
-        remarks=(
-            "Numbers of queues are those of one broker; RocketMQ's mqadmin adds up those of all, so"
-            " that a cluster made of its file has too many."
-        ),
     ),
     AdminCommand(
         name="exportConfigs",
         effect=Effect.ACTS,
         run=export_configs,
         options=(Option("-c, --clusterName NAME", "the cluster", required=True), FOLDER),
-        examples=("exportConfigs -c DefaultCluster -f export",),
-        document=(
-            '{"file", "clusterScale": {"namesrvSize", "masterBrokerSize", "slaveBrokerSize"},'
-            ' "brokerConfigs": {broker: {setting: text}}, "failures": {address: reason}}'
-        ),
-        remarks="The file has the same members as the document, and the settings of RocketMQ's.",
     ),
     AdminCommand(
         name="exportPopRecord",
         effect=Effect.ACTS,
         run=export_pop_records,
-        options=(
-            *MASTERS,
-            Option("-d, --dryRun BOOL", "true: only print the brokers", truth),
-        ),
-        examples=("exportPopRecord -c DefaultCluster -d true",),
-        document='{"brokers": [address], "dryRun", "failures": {address: reason}}',
-        remarks=(
-            "Brokers of RocketMQ with popConsumerKVServiceEnable write their POP records to the"
-            " log, before a change back to the store without it. RocketMQ's mqadmin reads -d the"
-            " wrong way round."
-        ),
+        options=(*MASTERS, Option("-d, --dryRun BOOL", "true: only print the brokers", truth)),
     ),
     AdminCommand(
         name="exportMetrics",
         effect=Effect.ACTS,
         run=export_metrics,
         options=(Option("-c, --clusterName NAME", "the cluster", required=True), FOLDER),
-        examples=("exportMetrics -c DefaultCluster -f export",),
-        document=(
-            '{"file", "evaluateReport": {broker: {"runtimeEnv": JSON, "runtimeQuota": JSON,'
-            ' "runtimeVersion": JSON}}, "totalData": {"totalTps": JSON, "totalOneDayNum": JSON},'
-            ' "failures": {broker: reason}}'
-        ),
-        remarks=(
-            "The file has the same members as the document, which are RocketMQ's; null is what a"
-            " broker does not tell."
-        ),
     ),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, truth, whole
-from triomq.client.admin.documents import GROUP_SHAPE, group_document
+from triomq.client.admin.documents import group_document
 from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import GroupNotFound
 from triomq.client.mqadmin.core.command import (
@@ -187,18 +187,8 @@ COMMANDS = (
             ),
             Option("-r, --removeOffset BOOL", "true: also delete its offsets", truth),
         ),
-        examples=("deleteSubGroup -c DefaultCluster -g billing -r true",),
-        document='{"group", "brokers": [address], "removeOffset", "failures": {address: reason}}',
     ),
-    AdminCommand(
-        name="getConsumerConfig",
-        run=consumer_config,
-        options=(GROUP_NAME,),
-        examples=("getConsumerConfig -g billing",),
-        document=(
-            f'{{"group", "brokers": {{address: {GROUP_SHAPE}}}, "failures": {{address: reason}}}}'
-        ),
-    ),
+    AdminCommand(name="getConsumerConfig", run=consumer_config, options=(GROUP_NAME,)),
     AdminCommand(
         name="setConsumeMode",
         run=set_consume_mode,
@@ -215,27 +205,11 @@ COMMANDS = (
                 default=0,
             ),
         ),
-        examples=("setConsumeMode -c DefaultCluster -t orders -g billing -m POP",),
-        document=(
-            '{"topic", "group", "mode", "popShareQueueNum", "brokers": [address], "failures":'
-            " {address: reason}}"
-        ),
     ),
     AdminCommand(
         name="producer",
         run=producers,
         options=(Option("-b, --broker ADDRESS", "the broker, host:port", required=True),),
-        examples=("producer -b 127.0.0.1:10911",),
-        document=(
-            '{"groups": {group: [{"clientId", "remoteIP", "language", "version",'
-            ' "lastUpdateTimestamp"}]}}'
-        ),
     ),
-    AdminCommand(
-        name="topicClusterList",
-        run=topic_cluster_list,
-        options=(TOPIC,),
-        examples=("topicClusterList -t orders",),
-        document='{"topic", "clusters": [name]}',
-    ),
+    AdminCommand(name="topicClusterList", run=topic_cluster_list, options=(TOPIC,)),
 )

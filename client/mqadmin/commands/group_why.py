@@ -72,20 +72,5 @@ COMMANDS = (
                 default=5,
             ),
         ),
-        examples=("groupWhy billing", "groupWhy billing --seconds 20 --json"),
-        document=(
-            '{"group", "ok", "members", "lag", "queues", "seconds", "findings": [{"subject",'
-            ' "check": "broker-silent"|"group-disabled"|"broadcast-disabled"|"topic-not-readable"|'
-            '"broker-not-readable"|"no-member"|"member-silent"|"subscriptions-differ"|'
-            '"not-subscribed"|"queue-without-owner"|"queue-still"|"handler-slow"|"member-hangs"|'
-            '"queue-not-locked"|"member-full"|"retries"|"failures"|"dead-letters"|"lag-skewed",'
-            ' "level": "problem"|"advice"|"unknown", "found", "why", "fix"}],'
-            ' "failures": {broker: reason}}'
-        ),
-        remarks=(
-            "The exit code is 0 if nothing holds the group back, 1 with findings, and 3 if a broker"
-            " did not answer.\n"
-            "Rates and times of handlers are those that the members report."
-        ),
     ),
 )

@@ -101,10 +101,6 @@ FORCE = Option(
 CLUSTER = Option(
     "-c, --cluster NAME", "accepted for old scripts; the topic's route names its brokers"
 )
-RESET_DOCUMENT = (
-    '{"group", "topic", "queues": [{"brokerName", "queueId", "offset"}], "failures": {address:'
-    " reason}}"
-)
 
 COMMANDS = (
     AdminCommand(
@@ -126,20 +122,12 @@ COMMANDS = (
             Option("-q, --queue ID", "only this queue of that broker", whole(0)),
             Option("-o, --offset OFFSET", "move to this offset instead of a time", whole(0)),
         ),
-        examples=(
-            "resetOffsetByTime -g billing -t orders -s 2026-01-31#08:00:00:000",
-            "resetOffsetByTime -g billing -t orders -s now -b 127.0.0.1:10911 -q 0 -o 0",
-        ),
-        document=RESET_DOCUMENT,
-        remarks="Members need not be connected.",
     ),
     AdminCommand(
         name="skipAccumulatedMessage",
         run=skip_accumulated,
         effect=Effect.MOVES,
         options=(GROUP, TOPIC, FORCE, CLUSTER),
-        examples=("skipAccumulatedMessage -g billing -t orders",),
-        document=RESET_DOCUMENT,
     ),
     AdminCommand(
         name="cloneGroupOffset",
@@ -154,15 +142,6 @@ COMMANDS = (
                 "false: refuse if connected members of the source do not subscribe to the topic",
                 truth,
             ),
-        ),
-        examples=("cloneGroupOffset -s billing -d billing-test -t orders",),
-        document=(
-            '{"srcGroup", "destGroup", "topic", "brokers": [address], "failures": {address:'
-            " reason}}"
-        ),
-        remarks=(
-            "Only the offsets of the topic are copied, by the brokers themselves; RocketMQ's"
-            " tool copies those of all topics."
         ),
     ),
 )

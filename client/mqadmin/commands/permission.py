@@ -98,7 +98,6 @@ def permission(text: str) -> int:
 
 
 BROKER_NAME = Option("-b, --brokerName NAME", "the broker's name, not its address", required=True)
-COUNTS = '{"brokerName", "nameServers": {address: number of topics}, "failures": {address: reason}}'
 
 COMMANDS = (
     AdminCommand(
@@ -106,17 +105,12 @@ COMMANDS = (
         run=partial(change_write_permission, wipe=True),
         effect=Effect.CHANGES,
         options=(BROKER_NAME,),
-        examples=("wipeWritePerm -b broker-a",),
-        document=COUNTS,
-        remarks="An unknown broker is an error, not 0 topics.",
     ),
     AdminCommand(
         name="addWritePerm",
         run=partial(change_write_permission, wipe=False),
         effect=Effect.CHANGES,
         options=(BROKER_NAME,),
-        examples=("addWritePerm -b broker-a",),
-        document=COUNTS,
     ),
     AdminCommand(
         name="updateTopicPerm",
@@ -127,10 +121,6 @@ COMMANDS = (
             Option("-p, --perm PERM", "2: write, 4: read, 6: both", permission, required=True),
             Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
             Option("-c, --clusterName NAME", "at all brokers of a cluster that have the topic"),
-        ),
-        examples=("updateTopicPerm -c DefaultCluster -t orders -p 4",),
-        document=(
-            '{"topic", "brokers": {address: {"before", "perm"}}, "failures": {address: reason}}'
         ),
     ),
 )

@@ -249,29 +249,5 @@ COMMANDS = (
                 whole(0),
             ),
         ),
-        examples=(
-            "consumerProgress",
-            "consumerProgress -g billing -t orders",
-            "consumerProgress --alert 10000",
-        ),
-        document=(
-            'with -g {"group", "online", "queues": [{"topic", "brokerName", "queueId",'
-            ' "brokerOffset", "consumerOffset", "clientIp", "diff", "inflight", "lastTimestamp"}],'
-            ' "consumeTps", "diffTotal", "inflightTotal", "failures": {broker: reason}}; without'
-            ' {"groups": [{"group", "count", "version", "type", "model", "consumeTps", "diffTotal",'
-            ' "incomplete"}], "failures": {broker: reason}}; with --alert or --alert-seconds'
-            ' {"alerts": [{"group", "diffTotal", "oldestSeconds"}], "checked", "failures": {broker:'
-            " reason}}"
-        ),
-        remarks=(
-            "All brokers are asked at the same time, also brokers without a retry topic of the"
-            " group.\n"
-            "Groups without a retry topic are listed if they have members or offsets.\n"
-            "TPS is what the group committed or acknowledged in the last minute (RocketMQ's brokers"
-            " tell what they handed out). A sum that ends with + lacks a silent broker.\n"
-            "With --alert or --alert-seconds the exit code is 1 if a group is above the limit, 3 if"
-            " a broker did not answer, otherwise 0 without any output: a cron job mails what it"
-            " prints."
-        ),
     ),
 )

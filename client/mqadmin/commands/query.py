@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words, whole
-from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
+from triomq.client.admin.documents import broker_message_document
 from triomq.client.admin.errors import MessageNotFound, TraceNotFound
 from triomq.client.admin.messages import FAR_FUTURE_MS, UNIQUE_COUNT_MAX, parse_offset_id
 from triomq.client.admin.times import seconds_text
@@ -26,7 +26,6 @@ from triomq.client.mqadmin.core.command import (
     table_of,
 )
 from triomq.client.mqadmin.core.message_text import (
-    TRACE_SHAPE,
     charset,
     in_charset,
     message_lines,
@@ -187,11 +186,6 @@ TO_CLIENT = (
     ),
     Option("-d, --clientId ID", "the client for -g"),
 )
-_CONSUMED = (
-    f'{{"messages": [{{{MESSAGE_KEYS}, with -g and -d "consumed": {{"clientId", "consumeResult",'
-    ' "spentTimeMills", "remark"}}], "failures": {broker: reason}}'
-)
-_DOCUMENT = f'{{"messages": [{{{MESSAGE_KEYS}}}], "failures": {{broker: reason}}}}'
 
 
 def trace_tables(events: list[TraceEvent]) -> list[Table | str]:
@@ -257,9 +251,6 @@ COMMANDS = (
             Option("-l, --lastKey KEY", "where to go on; only Java's index in RocksDB reads it"),
             ROUTE_CLUSTER,
         ),
-        examples=("queryMsgByKey -t orders -k order-1", "queryMsgByKey -t orders -k paid -p T"),
-        document=_DOCUMENT,
-        remarks="Messages whose keys only have the same hash are left out.",
     ),
     AdminCommand(
         name="queryMsgById",
@@ -275,12 +266,6 @@ COMMANDS = (
             *TO_CLIENT,
             ROUTE_CLUSTER,
         ),
-        examples=("queryMsgById -t orders -i 7F00000100002A9F0000000000000000",),
-        document=_CONSUMED,
-        remarks=(
-            "The body is printed, not written to a file. There are no options `-s` and `-u`"
-            " (send again): use consumeMessage and sendMessage."
-        ),
     ),
     AdminCommand(
         name="queryMsgByUniqueKey",
@@ -293,8 +278,6 @@ COMMANDS = (
             *TO_CLIENT,
             ROUTE_CLUSTER,
         ),
-        examples=("queryMsgByUniqueKey -t orders -i 7F0000010AC018B4AAC2514F3A9B0000",),
-        document=_CONSUMED,
     ),
     AdminCommand(
         name="queryMsgTraceById",
@@ -302,26 +285,13 @@ COMMANDS = (
         options=(
             Option("-i, --msgId ID", "the message's id, or a business key", required=True),
             Option("-t, --traceTopic TOPIC", "the topic of the traces", default=TRACE_TOPIC),
-            *period(
-                "-b, --beginTimestamp",
-                "-e, --endTimestamp",
-                "traces",
-                latest=FAR_FUTURE_MS,
-            ),
+            *period("-b, --beginTimestamp", "-e, --endTimestamp", "traces", latest=FAR_FUTURE_MS),
             Option(
                 "-c, --maxNum N",
                 "maximum number of trace messages of each broker",
                 whole(1),
                 default=64,
             ),
-        ),
-        examples=("queryMsgTraceById -i 7F0000010AC018B4AAC2514F3A9B0000",),
-        document=f'{{"events": [{TRACE_SHAPE}], "failures": {{broker: reason}}}}',
-        remarks=(
-            "A trace exists if brokers have the topic (traceTopicEnable=true) and clients trace"
-            " (`ClientSettings(trace=True)`, Java: enableTrace); clients send it within 5 s.\n"
-            "A message that is being handled has a line without cost and status.\n"
-            "With a business key, all messages that have it are shown."
         ),
     ),
 )

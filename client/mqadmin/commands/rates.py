@@ -151,11 +151,6 @@ COMMANDS = (
             ),
             Option("-t, --topic TOPIC", "only this topic"),
         ),
-        examples=("statsAll -a",),
-        document=(
-            '{"topics": [{"topic", "group", "accumulation", "inflight", "inTps", "outTps", "in24h",'
-            ' "out24h", "incomplete"}], "failures": {broker or topic: reason}}'
-        ),
     ),
     AdminCommand(
         name="brokerConsumeStats",
@@ -170,11 +165,6 @@ COMMANDS = (
                 default=0,
             ),
             Option("-o, --order BOOL", "true: only ordered topics", truth),
-        ),
-        examples=("brokerConsumeStats -b 127.0.0.1:10911 -l 1000",),
-        document=(
-            '{"brokerAddr", "queues": [{"topic", "group", "brokerName", "queueId", "brokerOffset",'
-            ' "consumerOffset", "diff", "lastTimestamp"}], "diffTotal"}'
         ),
     ),
 )

@@ -13,7 +13,7 @@ import attrs
 from triomq.client.admin import messages
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
-from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
+from triomq.client.admin.documents import broker_message_document
 from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.resend.searching import end_by_time
 from triomq.client.admin.resend.selection import tags_of
@@ -220,10 +220,6 @@ async def query_by_offset(admin: Admin, options: Values) -> Result:
 PERIOD = period("-b, --beginTimestamp", "-e, --endTimestamp")
 CHARSET = Option("-c, --charsetName NAME", "character set of the bodies (default: utf-8)", charset)
 TAGS = Option("-s, --subExpression TAGS", "only messages with these tags, 'A || B'", tags_of)
-MESSAGE_DOCUMENT = f"[{{{MESSAGE_KEYS}}}]"
-WITHOUT_BODY = MESSAGE_DOCUMENT.replace('"body",', 'with -d "body",').replace(
-    '"bodyBase64"', 'with -d "bodyBase64"'
-)
 
 
 DEFAULT_COUNT = 128
@@ -309,15 +305,6 @@ COMMANDS = (
                 "accepted for old scripts; the topic alone determines the route",
             ),
         ),
-        examples=("printMsg -t orders", "printMsg -t orders -s 'paid || sent' -d false"),
-        document=(
-            f'{{"topic", "messages": {WITHOUT_BODY}, "queues": [{{"brokerName", "queueId",'
-            ' "minOffset", "maxOffset", "read"}], "failures": {broker: reason}}'
-        ),
-        remarks=(
-            f"One call prints at most {MESSAGES_MAX} messages, or {BODY_BYTES_MAX >> 20} MiB of"
-            " them, and says so when there are more."
-        ),
     ),
     AdminCommand(
         name="printMsgByQueue",
@@ -333,12 +320,6 @@ COMMANDS = (
             Option("-d, --printBody BOOL", "true: with their bodies", truth),
             Option("-f, --calculate BOOL", "true: count the messages of each tag", truth),
         ),
-        examples=("printMsgByQueue -t orders -a broker-a -i 0 -p true -d true -f true",),
-        document=(
-            '{"topic", "brokerName", "queueId", "minOffset", "maxOffset", "read", "tags": [{"tag",'
-            f' "count"}}], "messages": {WITHOUT_BODY}}}; messages is null without -p'
-        ),
-        remarks=f"One call reads at most {MESSAGES_MAX} messages, and says so when there are more.",
     ),
     AdminCommand(
         name="queryMsgByOffset",
@@ -354,8 +335,6 @@ COMMANDS = (
                 "accepted for old scripts; the topic alone determines the route",
             ),
         ),
-        examples=("queryMsgByOffset -t orders -b broker-a -i 0 -o 100",),
-        document=f'{{"messages": {MESSAGE_DOCUMENT}}}',
     ),
     AdminCommand(
         name="consumeMessage",
@@ -376,15 +355,5 @@ COMMANDS = (
                 default=DEFAULT_COUNT,
             ),
         ),
-        examples=(
-            "consumeMessage -t orders",
-            "consumeMessage -t orders -b broker-a -i 0 -o 100 -c 10 --json",
-        ),
-        document=(
-            f'{{"topic", "messages": [{{{MESSAGE_KEYS}}}], "queues": [{{"brokerName", "queueId",'
-            ' "minOffset", "maxOffset", "read"}], "failures": {broker:'
-            " reason}}; body is null and bodyBase64 set when the bytes are not UTF-8"
-        ),
-        remarks="Reads up to the ends of the queues at the start, and never waits.",
     ),
 )

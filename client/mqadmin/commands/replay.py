@@ -15,8 +15,6 @@ from triomq.client.mqadmin.core.resend_command import (
     ID,
     KEY,
     SENDING,
-    SENDING_REMARKS,
-    SENT_SHAPE,
     TAG,
     TO,
     selection_of,
@@ -55,15 +53,6 @@ COMMANDS = (
                 " topic that they were sent to first)",
             ),
             *SENDING,
-        ),
-        examples=(
-            "messageReplay -t orders --from -1h --tag paid --limit 10 --dry-run",
-            "messageReplay -t orders --from -1h --limit 10 --rate 100 --to-topic orders --yes",
-        ),
-        document=f'{{"topic", {SENT_SHAPE}}}',
-        remarks=(
-            "Only messages that lie in the topic when the command begins are sent, so copies in the"
-            f" same topic are not sent again.\n{SENDING_REMARKS}"
         ),
     ),
 )

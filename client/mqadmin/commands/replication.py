@@ -123,17 +123,6 @@ COMMANDS = (
                 "-i, --interval SECONDS", "repeat forever, with this pause in seconds", whole(1)
             ),
         ),
-        examples=("haStatus -c DefaultCluster", "haStatus -b 127.0.0.1:10911 -i 5"),
-        document=(
-            '{"brokers": {address: {"master", of a master "masterCommitLogMaxOffset", of a master'
-            ' "slaveNum", of a master "inSyncSlaveNum", of a master "slaves": [{"slaveAddr",'
-            ' "slaveAckOffset", "diff", "transferredByteInSecond", "inSync", "transferFromWhere"}],'
-            ' of a slave "masterAddr", of a slave "commitLogMaxOffset", of a slave'
-            ' "transferredByteInSecond", of a slave "lastReadTimestamp", of a slave'
-            ' "lastWriteTimestamp", of a slave "masterFlushOffset"}}, "failures": {address:'
-            " reason}}"
-        ),
-        remarks="Addresses of slaves are those of their replication connections.",
     ),
     AdminCommand(
         name="resetMasterFlushOffset",
@@ -142,12 +131,6 @@ COMMANDS = (
         options=(
             Option("-b, --brokerAddr ADDRESS", "the slave, host:port"),
             Option("-o, --offset OFFSET", "how far its master has flushed", whole(0)),
-        ),
-        examples=("resetMasterFlushOffset -b 127.0.0.1:10921 -o 0",),
-        document='{"broker", "masterFlushOffset"}',
-        remarks=(
-            "For slaves of RocketMQ. TrioMQ's slaves learn from each answer of their master how far"
-            " it is, keep no such mark, and refuse the request."
         ),
     ),
 )

@@ -57,17 +57,6 @@ COMMANDS = (
             Option("--password VALUE", "encrypt the private keys (PKCS#8, AES-256)"),
             Option("--mutual", "servers demand a client certificate"),
         ),
-        examples=(
-            "tlsInit --dir ~/tls --hosts broker.example.com,10.0.0.7",
-            "tls init --dir ~/tls --mutual",
-        ),
-        document='{"dir", "config", "hosts": [host], "validUntil", "newAuthority"}',
-        remarks=(
-            "An authority in the folder is used again, so clients still trust the new"
-            " certificates; running servers load the new files by themselves.\n"
-            "The certificates are for development and tests: in production the keys belong to"
-            " your own authority."
-        ),
     ),
     AdminCommand(
         name="tlsCheck",
@@ -82,15 +71,6 @@ COMMANDS = (
                 "--connect HOST:PORT", "server for a handshake, as a client with this file makes it"
             ),
         ),
-        examples=(
-            "tlsCheck --tls ~/tls/tls.properties --hosts broker.example.com",
-            "tls check --tls ~/tls/tls.properties --connect broker.example.com:10911",
-        ),
-        document=(
-            '{"config", "ok", "findings": [{"subject", "check", "level": "ok"|"warning"|"error",'
-            ' "text", "fix"}]}'
-        ),
-        remarks="The exit code is 1 if a finding is an error.",
     ),
     AdminCommand(
         name="securityInit",
@@ -102,13 +82,6 @@ COMMANDS = (
                 "--dir FOLDER", "folder of the files; it must not have them", default="security"
             ),
             HOSTS,
-        ),
-        examples=("securityInit --dir ~/security --hosts broker.example.com,10.0.0.7",),
-        document='{"dir", "hosts": [host], "files": {what: path}, "administrator"}',
-        remarks=(
-            "Makes a development authority with certificates (see `tls init`), an administrator, a"
-            " user of the brokers, and a file of settings for each kind of server. The passwords"
-            " are random, and only the owner may read the files."
         ),
     ),
 )

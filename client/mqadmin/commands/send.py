@@ -261,20 +261,12 @@ COMMANDS = (
             Option("-i, --qid ID", "id of the queue to send to (with -b)", whole(0)),
             Option("-m, --msgTraceEnable BOOL", "note the send in the message trace", truth),
         ),
-        examples=("sendMessage -t orders -p 'Hello, world' -k order-1 -c paid",),
-        document=(
-            '{"topic", "brokerName", "queueId", "queueOffset", "sendResult", "msgId",'
-            ' "offsetMsgId"}'
-        ),
     ),
     AdminCommand(
         name="checkMsgSendRT",
         effect=Effect.ACTS,
         run=check_send_rt,
         options=(TOPIC, amount_option("-a, --amount N", 100), size_option("-s, --size BYTES")),
-        examples=("checkMsgSendRT -t orders -a 10",),
-        document=f'{{"topic", "sends": {SENDS}, "averageRt", "failures": {{broker: reason}}}}',
-        remarks=f"The messages stay in the topic, in all its queues in turn. {FIRST}",
     ),
     AdminCommand(
         name="sendMsgStatus",
@@ -285,9 +277,6 @@ COMMANDS = (
             size_option("-s, --messageSize BYTES"),
             amount_option("-c, --count N", 50),
         ),
-        examples=("sendMsgStatus -b broker-a -c 5",),
-        document=f'{{"topic", "sends": {SENDS}, "averageRt", "failures": {{broker: reason}}}}',
-        remarks=f"Every broker has a topic of its own name, which these messages go to. {FIRST}",
     ),
     AdminCommand(
         name="clusterRT",
@@ -306,11 +295,5 @@ COMMANDS = (
                 default=10,
             ),
         ),
-        examples=("clusterRT -c DefaultCluster -a 10 -i 30",),
-        document=(
-            '{"brokers": [{"clusterName", "brokerName", "rt", "success", "fail"}], "failures":'
-            " {broker: reason}}; one document each round"
-        ),
-        remarks=f"The messages go to the topics with the names of the brokers. {FIRST}",
     ),
 )

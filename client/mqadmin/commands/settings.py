@@ -196,13 +196,7 @@ NAMESPACE = Option("-s, --namespace NAME", "the namespace", required=True)
 KV_KEY = Option("-k, --key KEY", "the key", required=True)
 
 COMMANDS = (
-    AdminCommand(
-        name="getBrokerConfig",
-        run=get_broker_config,
-        options=BROKERS,
-        examples=("getBrokerConfig -b 127.0.0.1:10911",),
-        document='{"brokers": {address: {key: value}}, ' + FAILURES,
-    ),
+    AdminCommand(name="getBrokerConfig", run=get_broker_config, options=BROKERS),
     AdminCommand(
         name="updateBrokerConfig",
         run=update_broker_config,
@@ -214,49 +208,26 @@ COMMANDS = (
             KEY,
             VALUE,
         ),
-        examples=("updateBrokerConfig -b 127.0.0.1:10911 -k brokerPermission -v 4",),
-        document='{"brokers": [address], "key", "value", ' + FAILURES,
-        remarks=(
-            "TrioMQ's brokers refuse unknown keys, invalid values and settings that need a"
-            " restart; Java's accept anything silently."
-        ),
     ),
-    AdminCommand(
-        name="getNamesrvConfig",
-        run=get_namesrv_config,
-        examples=("getNamesrvConfig -n 127.0.0.1:9876",),
-        document='{"nameServers": {address: {key: value}}, ' + FAILURES,
-    ),
+    AdminCommand(name="getNamesrvConfig", run=get_namesrv_config),
     AdminCommand(
         name="updateNamesrvConfig",
         run=update_namesrv_config,
         effect=Effect.CHANGES,
         options=(KEY, VALUE),
-        examples=("updateNamesrvConfig -k orderMessageEnable -v true",),
-        document='{"nameServers": [address], "key", "value", ' + FAILURES,
     ),
-    AdminCommand(
-        name="getControllerConfig",
-        run=controller_config,
-        options=(CONTROLLERS,),
-        examples=("getControllerConfig -a 127.0.0.1:9878",),
-        document='{"controllers": {address: {key: value}}, ' + FAILURES,
-    ),
+    AdminCommand(name="getControllerConfig", run=controller_config, options=(CONTROLLERS,)),
     AdminCommand(
         name="updateControllerConfig",
         run=update_controller_config,
         effect=Effect.CHANGES,
         options=(CONTROLLERS, KEY, VALUE),
-        examples=("updateControllerConfig -a 127.0.0.1:9878 -k enableElectUncleanMaster -v true",),
-        document='{"controllers": [address], "key", "value", ' + FAILURES,
     ),
     AdminCommand(
         name="updateKvConfig",
         run=update_kv_config,
         effect=Effect.CHANGES,
         options=(NAMESPACE, KV_KEY, VALUE),
-        examples=("updateKvConfig -s ORDER_TOPIC_CONFIG -k orders -v broker-a:4",),
-        document='{"namespace", "key", "value", "nameServers": [address], ' + FAILURES,
     ),
     AdminCommand(
         name="deleteKvConfig",
@@ -264,8 +235,6 @@ COMMANDS = (
         effect=Effect.DESTROYS,
         loss="the value",
         options=(NAMESPACE, KV_KEY),
-        examples=("deleteKvConfig -s ORDER_TOPIC_CONFIG -k orders",),
-        document='{"namespace", "key", "nameServers": [address], ' + FAILURES,
     ),
     AdminCommand(
         name="updateOrderConf",
@@ -278,7 +247,5 @@ COMMANDS = (
                 "-v, --orderConf CONF", "for put: brokerName:queues;brokerName:queues", order_conf
             ),
         ),
-        examples=("updateOrderConf -t orders -m put -v 'broker-a:4;broker-b:4'",),
-        document='{"topic", but for delete "orderConf", "nameServers": [address], ' + FAILURES,
     ),
 )

@@ -27,18 +27,5 @@ COMMANDS = (
         own_access=True,
         effect=Effect.ACTS,
         options=(Option("SHELL", "bash, zsh or fish", shell_name, required=True),),
-        examples=(
-            "completion bash",
-            "completion zsh",
-            "completion fish",
-        ),
-        document='{"shell", "script"}',
-        remarks=(
-            "Load it in the start file of the shell: `source <(mqadmin completion bash)` in"
-            " `~/.bashrc`, the same with zsh in `~/.zshrc` after `compinit`, and `mqadmin"
-            " completion fish | source` in `~/.config/fish/config.fish`.\n"
-            "It completes groups, commands, options, contexts, and files after options that name"
-            " one. It asks no server."
-        ),
     ),
 )

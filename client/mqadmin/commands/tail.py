@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.admin.documents import MESSAGE_KEYS, broker_message_document
+from triomq.client.admin.documents import broker_message_document
 from triomq.client.admin.message_preview import preview
 from triomq.client.admin.resend.selection import MessageSelection
 from triomq.client.admin.times import instant_ms, milliseconds_text, now_ms
@@ -87,21 +87,6 @@ COMMANDS = (
                 " brokers need enablePropertyFilter=true",
             ),
             Option("--limit N", "end after this number of messages", whole(1)),
-        ),
-        examples=(
-            "topicTail orders --from -1h --limit 10",
-            "topicTail orders --from -1h --tag 'paid || sent' --limit 1 --json",
-        ),
-        document=f"{{{MESSAGE_KEYS}}}",
-        remarks=(
-            "A line has store time, broker:queue:offset, id, keys, tag, and the beginning of the"
-            " body. With --json each message is a document in one line, with the whole body.\n"
-            "Ctrl-C is the normal end, exit code 0. With --limit the exit code is 3 if a broker did"
-            " not answer at the end.\n"
-            "It does not join a group and does not commit offsets. A broker that does not answer"
-            " has a line (with --json on stderr), and is tried again; its messages since the"
-            " beginning are shown when it is back. The --timeout is that of each step.\n"
-            "Messages of one queue come in order; those of different queues as they are read."
         ),
     ),
 )

@@ -106,29 +106,5 @@ COMMANDS = (
             Option("--rows N", "rows of each table, in one frame", whole(1, 50_000), default=50),
             Option("--all", "with topics and groups of the system, in one frame"),
         ),
-        examples=("top", "top --once --filter order", "top --once --json"),
-        document=(
-            '{"servers": [{"role": "name server"|"master"|"slave", "address", "clusterName",'
-            ' "brokerName", "brokerId", "version", "inTps", "outTps", "commitLogDiskRatio",'
-            ' "slaveLagBytes", "pageCacheLockMs", "putLatency99Ms", "putLatency999Ms",'
-            ' "ageSeconds", "error"}], "topics": [{"topic", "kind":'
-            ' "normal"|"retry"|"dead"|"system", "inTps", "outTps", "in24h", "brokers",'
-            ' "incomplete"}], "groups": [{"group", "lag", "members", "consumeTps",'
-            ' "oldestSeconds", "topics", "incomplete"}], "topicCount", "groupCount", "timestamp",'
-            ' "failures": {server: reason}}'
-        ),
-        remarks=(
-            "The live view needs the extra: `pip install 'triomq[admin]'`. Keys: 1, 2, 3 show"
-            " servers, topics, groups; s sorts by the next column, / filters, a shows topics and"
-            " groups of the system, Enter shows all about a row, q and Ctrl-C leave.\n"
-            "A value that is not known is `?`, never 0; `+` follows a sum to which a broker is"
-            " missing. A broker that does not answer has its reason in its row, and does not hold"
-            " up the others.\n"
-            "Rates of topics, members and the oldest waiting message need a request for each row:"
-            " the live view sends at most 200 for each poll, for the rows on the screen first, the"
-            " others in turn; one frame sends at most 2,000. Topics, groups and lag come in three"
-            " requests to each broker, every 10 s.\n"
-            "oldestSeconds is null if nothing waits, or if no broker reports it; see lag."
-        ),
     ),
 )

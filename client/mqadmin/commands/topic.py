@@ -286,35 +286,13 @@ COMMANDS = (
         options=(
             Option("-c, --clusterModel", "with the cluster and the consumer groups of each topic"),
         ),
-        examples=("topicList", "topicList -c"),
-        document=(
-            '{"topics": [name]}; with -c {"topics": [{"clusterName", "topic", "consumerGroup"}],'
-            ' "failures": {broker or topic: reason}}; a group is null if no broker of the topic'
-            " answered"
-        ),
     ),
     AdminCommand(
         name="topicRoute",
         run=topic_route,
         options=(TOPIC, Option("-l, --list", "print a table instead of JSON text")),
-        examples=("topicRoute -t orders", "topicRoute -t orders -l"),
-        document=(
-            '{"orderTopicConf", "queueDatas": [{"brokerName", "readQueueNums", "writeQueueNums",'
-            ' "perm", "topicSysFlag"}], "brokerDatas": [{"cluster", "brokerName", "brokerAddrs":'
-            " {id: address}}]}"
-        ),
     ),
-    AdminCommand(
-        name="topicStatus",
-        run=topic_status,
-        options=(TOPIC, ROUTE_CLUSTER),
-        examples=("topicStatus -t orders",),
-        document=(
-            '{"queues": [{"brokerName", "queueId", "minOffset", "maxOffset",'
-            ' "lastUpdateTimestamp"}], "topicPutTps", "failures": {broker: reason}}'
-        ),
-        remarks="Topic Put TPS is the sum over all brokers.",
-    ),
+    AdminCommand(name="topicStatus", run=topic_status, options=(TOPIC, ROUTE_CLUSTER)),
     AdminCommand(
         name="updateTopic",
         run=update_topic,
@@ -336,34 +314,13 @@ COMMANDS = (
                 attribute_changes,
             ),
         ),
-        examples=(
-            "updateTopic -c DefaultCluster -t orders -r 8 -w 8",
-            "updateTopic -b 127.0.0.1:10911 -t orders -p 4",
-        ),
-        document=(
-            '{"brokers": {address: {"topicName", "readQueueNums", "writeQueueNums", "perm",'
-            ' "order", "topicSysFlag", "attributes": {key: value}}}, "failures": {address: reason}}'
-        ),
-        remarks=(
-            "Options that are not given keep their values (RocketMQ's tool resets them to its"
-            " defaults).\n"
-            "Ends when the name servers show the change, so the topic can be used at once."
-        ),
     ),
     AdminCommand(
         name="deleteTopic",
         run=delete_topic,
         effect=Effect.DESTROYS,
         loss="the topic with its queues and offsets",
-        options=(
-            TOPIC,
-            Option("-c, --clusterName NAME", "cluster of the topic", required=True),
-        ),
-        examples=("deleteTopic -c DefaultCluster -t orders",),
-        document=(
-            '{"topic", "deletedAt": [address], "groups": [group], "failures": {address: reason}}'
-        ),
-        remarks="A topic that does not exist is an error (exit code 4).",
+        options=(TOPIC, Option("-c, --clusterName NAME", "cluster of the topic", required=True)),
     ),
     AdminCommand(
         name="allocateMQ",
@@ -376,12 +333,6 @@ COMMANDS = (
                 members,
                 required=True,
             ),
-        ),
-        examples=("allocateMQ -t orders -i 10.0.0.1,10.0.0.2",),
-        document='{"topic", "result": {member: [{"topic", "brokerName", "queueId"}]}}',
-        remarks=(
-            "The rule is the default one of consumers, by averages; nothing is changed. Queues are"
-            " in the order that consumers use, which RocketMQ's mqadmin does not keep to."
         ),
     ),
 )

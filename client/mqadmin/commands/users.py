@@ -15,7 +15,6 @@ from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import UserNotFound
 from triomq.client.mqadmin.core.account_copy import (
     BETWEEN,
-    COPIED,
     AccountCopy,
     names,
     preposition,
@@ -143,16 +142,6 @@ USERNAME = Option("-u, --username NAME", "name of the user", required=True)
 USER_TYPE = Option(
     "-t, --userType TYPE", "Super (may do everything) or Normal", one_of_words("Super", "Normal")
 )
-DONE = '{"username", "brokers": [address], "failures": {address: reason}}'
-LISTED = (
-    '{"brokers": {address: [{"username", "userType", "userStatus"}]}, "failures": {address:'
-    " reason}}"
-)
-NEEDED = (
-    "For brokers of TrioMQ, and of RocketMQ from 5.3 on with an authenticationMetadataProvider;"
-    " others refuse the request."
-)
-SHOWN = "The password of -p is visible to other users of this machine while the command runs."
 
 COMMANDS = (
     AdminCommand(
@@ -165,9 +154,6 @@ COMMANDS = (
             Option("-p, --password TEXT", "the password", required=True),
             USER_TYPE,
         ),
-        examples=("createUser -c DefaultCluster -u billing -p 'a long password' -t Normal",),
-        document=DONE,
-        remarks=f"{NEEDED}\n{SHOWN}",
     ),
     AdminCommand(
         name="updateUser",
@@ -183,9 +169,6 @@ COMMANDS = (
             ),
         ),
         one_of=(("password", "userType", "userStatus"),),
-        examples=("updateUser -c DefaultCluster -u billing -s disable",),
-        document=DONE,
-        remarks=f"{NEEDED}\n{SHOWN}",
     ),
     AdminCommand(
         name="deleteUser",
@@ -193,25 +176,16 @@ COMMANDS = (
         loss="the user",
         run=partial(change_user, code=RequestCode.AUTH_DELETE_USER, verb="delete"),
         options=(*EVERYWHERE, USERNAME),
-        examples=("deleteUser -c DefaultCluster -u billing",),
-        document=DONE,
-        remarks=NEEDED,
     ),
     AdminCommand(
         name="getUser",
         run=get_user,
         options=(*BROKERS, Option("-u, --username NAME", "name of the user")),
-        examples=("getUser -c DefaultCluster -u billing",),
-        document=LISTED,
-        remarks="RocketMQ's mqadmin prints the password; this one never does.",
     ),
     AdminCommand(
         name="listUser",
         run=list_users,
         options=(*BROKERS, Option("-f, --filter TEXT", "only users with this part of the name")),
-        examples=("listUser -c DefaultCluster",),
-        document=LISTED,
-        remarks="RocketMQ's mqadmin prints the passwords; this one never does.",
     ),
     AdminCommand(
         name="copyUser",
@@ -221,8 +195,5 @@ COMMANDS = (
             *BETWEEN,
             Option("-u, --usernames NAMES", "only these, joined by commas (default: all)", names),
         ),
-        examples=("copyUser -f 10.0.0.1:10911 -t 10.0.0.2:10911 -u billing",),
-        document=COPIED,
-        remarks=NEEDED,
     ),
 )

@@ -77,16 +77,4 @@ def _found(
     return {"authenticates": authenticates, "user": user, "type": kind, "why": why}
 
 
-COMMANDS = (
-    AdminCommand(
-        name="whoami",
-        run=whoami,
-        options=BROKERS,
-        examples=("whoami -c DefaultCluster --credentials tools.yml",),
-        document=(
-            '{"accessKey", "brokers": {address: {"authenticates", "user", "type", "why"}},'
-            ' "failures": {address: reason}}'
-        ),
-        remarks="The exit code is 1 if a broker takes the caller for nobody and does not serve it.",
-    ),
-)
+COMMANDS = (AdminCommand(name="whoami", run=whoami, options=BROKERS),)

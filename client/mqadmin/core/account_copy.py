@@ -26,12 +26,6 @@ BETWEEN = (
 )
 
 
-COPIED = (
-    '{"fromBroker", "toBroker", "copied": {name: "created" or "updated"}, "failures": {address:'
-    " reason}}"
-)
-
-
 def preposition(verb: str) -> str:
     return "from" if verb == "delete" else "to"
 

@@ -1,4 +1,4 @@
-"""A command of mqadmin: its declaration, and the result that it returns for printing.
+"""A command of mqadmin: its options and code, and the result that it returns for printing.
 
 A command never prints and never exits. It returns a ``Result``: a JSON value with stable keys
 (``--json``), and the same facts as blocks of text and tables. ``execution.py`` prints one of them.
@@ -208,12 +208,6 @@ class AdminCommand:
     options: Sequence[Option] = ()
     one_of: Sequence[Sequence[str]] = ()
     """groups of long option names of which exactly one must be given, beside those of ``PLACES``"""
-    examples: Sequence[str]
-    """without ``mqadmin``"""
-    document: str
-    """the shape of the JSON document, for the manual"""
-    remarks: str = ""
-    """differences from RocketMQ's mqadmin, one on each line"""
     effect: Effect = Effect.READS
     own_access: bool = False
     """it reads the options about access itself, without a context"""
@@ -229,6 +223,21 @@ class AdminCommand:
         """Return the description in the command list, as a sentence."""
         summary = LIST[self.name].summary
         return f"{summary[0].upper()}{summary[1:]}."
+
+    @property
+    def examples(self) -> Sequence[str]:
+        """Return calls, without ``mqadmin``."""
+        return LIST[self.name].texts("example")
+
+    @property
+    def document(self) -> str:
+        """Return the shape of the JSON document."""
+        return LIST[self.name].texts("json")[0]
+
+    @property
+    def remarks(self) -> str:
+        """Return what else the manual says, one remark on each line."""
+        return "\n".join(LIST[self.name].texts("remark"))
 
     @property
     def consequence(self) -> str:

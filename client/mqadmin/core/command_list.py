@@ -1,15 +1,20 @@
-"""The list of mqadmin's commands, and their names.
+"""The list of mqadmin's commands: their names, and the texts of help and manual.
 
-``commands.tsv`` has a line for each command, in the order of help and manual: RocketMQ's name, the
-module in the package ``commands``, the section of help and manual, the grouped names (``topic
-list``; the documentation uses the first), and the summary. This module imports no command: start-up
-is most of a command's time. A new command is a line there and an ``AdminCommand`` in the
-``COMMANDS`` of its module; a test compares the two.
+``commands.txt`` has a paragraph for each command, in the order of help and manual. Its first line
+has RocketMQ's name, the module in the package ``commands``, the section of help and manual, the
+grouped names (``topic list``; the documentation uses the first), and the summary. The lines below
+are examples (without ``mqadmin``), the shape of the JSON document, and remarks, for instance about
+differences from RocketMQ's mqadmin; a deeper indented line goes on with the one above. ``$NAME``
+stands for a text that several commands share: the first paragraph defines them.
+
+This module imports no command: start-up is most of a command's time. A new command is a paragraph
+there and an ``AdminCommand`` in the ``COMMANDS`` of its module; a test compares the two.
 """
 
 from __future__ import annotations
 
 import os.path
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,7 +23,7 @@ GROUPS = ("cluster", "topic", "consumer", "producer", "message", "security", "co
 
 
 class Listed(NamedTuple):
-    """A line of the list of commands."""
+    """A command in the list of commands."""
 
     module: str
     """name in the package ``commands``"""
@@ -27,20 +32,38 @@ class Listed(NamedTuple):
     grouped: Sequence[str]
     """``topic list`` and the like; empty for a command with one word"""
     summary: str
+    lines: str
+    """the lines below the first one"""
+
+    def texts(self, kind: str) -> list[str]:
+        """Return the texts of all lines that are an ``example``, a ``remark``, or the ``json``."""
+        return _texts(kind, self.lines)
 
 
-def _read_list() -> Mapping[str, Listed]:
-    path = os.path.join(os.path.dirname(__file__), "commands.tsv")
+def _texts(name: str, lines: str) -> list[str]:
+    """Return the texts behind ``name:``, with the shared texts in place of their names."""
+    texts = re.findall(rf"^ *{re.escape(name)}: (.*(?:\n {{8}}.*)*)", lines, re.MULTILINE)
+    return [
+        re.sub(r"\$\w+", lambda word: "\n".join(_texts(word[0], _SHARED)), " ".join(text.split()))
+        for text in texts
+    ]
+
+
+def _read_list() -> tuple[str, Mapping[str, Listed]]:
+    """Return the shared texts, and name → command in the order of help and manual."""
+    path = os.path.join(os.path.dirname(__file__), "commands.txt")
     with open(path, encoding="utf-8") as file:
-        lines = file.read().splitlines()[1:]
-    return {
-        name: Listed(module, section, grouped.split(", ") if grouped else (), summary)
-        for name, module, section, grouped, summary in (line.split("\t") for line in lines)
-    }
+        _, shared, *paragraphs = file.read().split("\n\n")
+    found = {}
+    for paragraph in paragraphs:
+        head, _, lines = paragraph.partition("\n")
+        name, module, section, grouped, summary = map(str.strip, head.split("|"))
+        names = grouped.split(", ") if grouped else ()
+        found[name] = Listed(module, section, names, summary, lines)
+    return shared, found
 
 
-LIST = _read_list()
-"""name → line of the list, in the order of help and manual"""
+_SHARED, LIST = _read_list()
 
 
 def kebab(name: str) -> str:

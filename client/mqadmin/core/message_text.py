@@ -86,15 +86,6 @@ def in_charset(document: dict[str, Any], name: str) -> dict[str, object]:
     return {**document, "body": body.decode(name, "replace"), "bodyBase64": None}
 
 
-TRACE_SHAPE = (
-    '{"type": "Pub"|"Sub"|"EndTransaction"|"Recall", "msgId", "topic", "group", "clientHost",'
-    ' "timestamp", "costTime", "status", "tags", "keys": [], "storeHost", "offsetMsgId",'
-    ' "bodyLength", "msgType", "retryTimes", "outcome", "transactionId", "transactionState",'
-    ' "fromCheck", "regionId"}'
-)
-"""the shape of ``trace_document``"""
-
-
 def trace_document(event: TraceEvent) -> dict[str, object]:
     """Return an event as JSON."""
     return {

@@ -10,8 +10,6 @@ from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.documents import count_of
 from triomq.client.admin.resend.message_copy import home_topic
 from triomq.client.admin.resend.selection import (
-    EXAMINED_MAX,
-    KEPT_BYTES_MAX,
     MessageSelection,
     SelectedMessages,
     tags_of,
@@ -56,25 +54,6 @@ SENDING: Sequence[Option] = (
         "messages per second (without it: each when the one before is stored)",
         whole(1, 10_000),
     ),
-)
-SENT_SHAPE = (
-    '"found", "sent": [{"msgId", "offsetMsgId", "topic", "brokerName", "queueId",'
-    ' "newOffsetMsgId"}], "failed": [{"msgId", "offsetMsgId", "reason"}], "left",'
-    ' "goOnTimestamp", "failures": {broker: reason}'
-)
-"""the members of a document about copies, after those that say which messages were meant"""
-EXAMINED_REMARK = (
-    f"One call examines at most {EXAMINED_MAX} messages, or keeps {KEPT_BYTES_MAX >> 20} MiB of"
-    " them, and says where to go on when there are more."
-)
-SENDING_REMARKS = (
-    "A copy has the body, keys, tag, sharding key, id and own properties of its message, and in"
-    " RESENT_FROM_MESSAGE_ID the id of the place where that lay first. What tells of retries,"
-    " delays and transactions is left out.\n"
-    "Copies go one after the other, oldest first. If a broker does not answer, its copy goes to"
-    " another one, and may be stored twice.\n"
-    "If not all are sent, the exit code is 3, and a warning says where to go on. Messages of that"
-    f" millisecond may be sent twice.\n{EXAMINED_REMARK}"
 )
 
 

@@ -494,8 +494,8 @@ async def test_a_command_that_does_not_end_is_cancelled(
 
     options = [Option("--interval VALUE", "", whole(1))]
     for command in (
-        AdminCommand(name="clusterList", run=hang, options=options, examples=(), document=""),
-        AdminCommand(name="doctor", local=hang, options=options, examples=(), document=""),
+        AdminCommand(name="clusterList", run=hang, options=options),
+        AdminCommand(name="doctor", local=hang, options=options),
     ):
         values = parse(command.accepted, ["--timeout", "1", "-n", "127.0.0.1:1", *interval])
         with trio.fail_after(20), pytest.raises(CommandTimeout, match="did not end within 1 s"):

@@ -10,14 +10,16 @@ from java_commands import JAVA
 from mqadmin_calls import failed, mqadmin
 
 from triomq.client.admin.arguments import UsageError
+from triomq.client.admin.resend import selection
 from triomq.client.mqadmin import commands, manual
 from triomq.client.mqadmin.command_line import command_help, find_command
-from triomq.client.mqadmin.commands import commands_of, load
+from triomq.client.mqadmin.commands import commands_of, compaction_log, load, reading
 from triomq.client.mqadmin.core.command import COMMON_OPTIONS, Effect
 from triomq.client.mqadmin.core.command_list import GROUPS, LIST, VERBS, kebab, title
 from triomq.client.mqadmin.core.inapplicable import INAPPLICABLE, REASONS
 from triomq.client.mqadmin.core.names import Named, named
 from triomq.client.mqadmin.general_help import general_answer, overview
+from triomq.remoting.protocol.message_properties import FAILURE
 
 # What `mqadmin` of 5.5.0 and 4.9.4 lists beside these.
 NOT_HERE = """
@@ -98,6 +100,18 @@ def test_the_list_agrees_with_the_modules() -> None:
     declared = [(command.name, module) for module in modules for command in commands_of(module)]
     assert sorted(declared) == sorted((name, listed.module) for name, listed in LIST.items())
     assert {listed.group for listed in LIST.values()} == set(GROUPS)
+
+
+def test_texts_name_the_limits_that_hold() -> None:
+    """The texts are in a file, apart from the code with the limits."""
+    for name, *limits in (
+        ("printMsg", reading.MESSAGES_MAX, reading.BODY_BYTES_MAX >> 20),
+        ("printMsgByQueue", reading.MESSAGES_MAX),
+        ("dumpCompactionLog", compaction_log.MESSAGES_MAX),
+        ("dlqShow", selection.EXAMINED_MAX, selection.KEPT_BYTES_MAX >> 20, FAILURE),
+        ("messageReplay", selection.EXAMINED_MAX, selection.KEPT_BYTES_MAX >> 20),
+    ):
+        assert {str(limit) for limit in limits} <= set(re.findall(r"\w+", load(name).remarks)), name
 
 
 @pytest.mark.parametrize("name", JAVA)
