@@ -23,9 +23,11 @@ from triomq.client.core.errors import NoNameServer, TrioMQError
 from triomq.client.core.servers import namesrv_addresses
 from triomq.client.mqadmin.command_line import Call, complaint
 from triomq.client.mqadmin.confirmation import confirm, dry_run, must_ask
-from triomq.client.mqadmin.core.command import CONTROLLERS, AdminCommand, Result
+from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 from triomq.client.mqadmin.core.output import line_printer, print_result, show_progress_on
+from triomq.client.mqadmin.core.places import CONTROLLERS
+from triomq.client.mqadmin.core.result import Result
 from triomq.remoting.core.interrupt import interrupted
 from triomq.remoting.core.printable import printable
 

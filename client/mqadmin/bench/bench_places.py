@@ -13,7 +13,7 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.cluster_view import topic_kind
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import ask_each
+from triomq.client.mqadmin.core.places import ask_each
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.topic import DeleteGroupHeader
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX

@@ -15,14 +15,9 @@ import attrs
 from triomq.client.admin.accounts import ask_access, listed
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.core.errors import SettingsError
-from triomq.client.mqadmin.core.command import (
-    EVERYWHERE,
-    AdminCommand,
-    Effect,
-    Result,
-    answered,
-    chosen_brokers,
-)
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.places import EVERYWHERE, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.access.changes import copied_rules
 from triomq.remoting.access.documents import rules_body, user_body
 from triomq.remoting.access.plain_acl import PlainAcl

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.times import request_seconds
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.result import Result
 from triomq.client.mqadmin.core.sending import SEND_SECONDS
 from triomq.remoting.core.printable import printable
 

@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.core.errors import SettingsError
-from triomq.client.mqadmin.core.command import (
-    MASTERS,
-    TOPIC,
-    AdminCommand,
-    Effect,
-    Result,
-    Table,
-    answered,
-    ask_each,
-    chosen_brokers,
-)
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
+from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, Table, answered
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupList
 from triomq.remoting.protocol.bodies.offsets import ConsumeQueueEntries

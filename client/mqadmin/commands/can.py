@@ -16,14 +16,9 @@ from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, one_of_words
 from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import PolicyNotFound
-from triomq.client.mqadmin.core.command import (
-    BROKERS,
-    AdminCommand,
-    Result,
-    answered,
-    chosen_brokers,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.places import BROKERS, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, answered, table_of
 from triomq.remoting.access.changes import copied_rules
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.resources import Action, Need, Pattern, Resource, ResourcePattern

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.cleaning import Cleaning
-from triomq.client.mqadmin.core.command import NO_BROKERS, AdminCommand, Effect, Result, answered
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.places import NO_BROKERS
+from triomq.client.mqadmin.core.result import Result, answered
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -9,15 +9,9 @@ from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.cluster_view import first_number
 from triomq.client.admin.missing_brokers import MissingBroker, with_missing
 from triomq.client.admin.times import now_ms
-from triomq.client.mqadmin.core.command import (
-    BROKERS,
-    NO_BROKERS,
-    AdminCommand,
-    Result,
-    Table,
-    answered,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.places import BROKERS, NO_BROKERS
+from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -37,7 +37,8 @@ from triomq.client.admin.errors import (
     GroupsOnline,
 )
 from triomq.client.core.errors import SettingsError
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, table_of
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.result import Result, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.mqadmin.core.command import (
-    MASTERS,
-    AdminCommand,
-    Effect,
-    Result,
-    answered,
-    ask_each,
-    chosen_brokers,
-)
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.core.properties_file import format_properties
 from triomq.remoting.protocol.bodies.cluster import ColdReads
 from triomq.remoting.protocol.codes import RequestCode

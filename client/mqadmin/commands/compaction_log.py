@@ -10,7 +10,8 @@ from triomq.client.admin.arguments import Option, UsageError, Values
 from triomq.client.admin.documents import body_text
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.core.errors import SettingsError
-from triomq.client.mqadmin.core.command import AdminCommand, Result, table_of
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.result import Result, table_of
 from triomq.remoting.protocol.message_document import message_document
 from triomq.remoting.protocol.record_reader import read_record
 

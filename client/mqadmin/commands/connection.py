@@ -9,16 +9,9 @@ import attrs
 
 from triomq.client.admin.arguments import Option, Values, attribute_changes, truth, whole
 from triomq.client.admin.documents import GROUP_FIELDS, group_document, settings_line
-from triomq.client.mqadmin.core.command import (
-    MASTERS,
-    TOPIC,
-    AdminCommand,
-    Effect,
-    Result,
-    Table,
-    answered,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
+from triomq.client.mqadmin.core.places import MASTERS
+from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.groups import ConnectionData, GroupRetryPolicy
 from triomq.remoting.protocol.codes import version_name

@@ -10,7 +10,8 @@ from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.documents import running_document
 from triomq.client.admin.times import milliseconds_text, now_ms, seconds_text
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, Table, table_of
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.result import Result, Table, table_of
 from triomq.remoting.protocol.bodies.running import ConsumerRunning
 from triomq.remoting.protocol.codes import RequestCode, version_name
 from triomq.remoting.protocol.headers.client import ConsumerRunningHeader

@@ -20,7 +20,8 @@ from triomq.client.admin.contexts import (
     write_contexts,
 )
 from triomq.client.core.errors import SettingsError
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, table_of
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.result import Result, table_of
 from triomq.remoting.protocol.short_repr import masked
 
 SECRET_LENGTH_MAX = 1000

@@ -13,15 +13,9 @@ import msgspec
 from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import (
-    CONTROLLERS,
-    AdminCommand,
-    Effect,
-    Result,
-    answered,
-    ask_each,
-    chosen_controllers,
-)
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.places import CONTROLLERS, ask_each, chosen_controllers
+from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.protocol.bodies.controller import (
     ElectMasterBody,
     EpochEntries,

@@ -16,7 +16,7 @@ from triomq.client.admin.resend.searching import search
 from triomq.client.admin.resend.selection import EXAMINED_MAX, SelectedMessages
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.core.errors import RouteNotFound
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, answered, table_of
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.resend_command import (
     FILTERS,
     SENDING,
@@ -25,6 +25,7 @@ from triomq.client.mqadmin.core.resend_command import (
     send_found,
     sending_ends_at,
 )
+from triomq.client.mqadmin.core.result import Result, answered, table_of
 from triomq.remoting.protocol.message_properties import FAILURE
 from triomq.remoting.protocol.names import DLQ_PREFIX, dead_letter_topic
 

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.disk_use import DiskUse, disk_use
-from triomq.client.mqadmin.core.command import (
-    MASTERS,
-    AdminCommand,
-    Result,
-    Table,
-    answered,
-    chosen_brokers,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.places import MASTERS, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

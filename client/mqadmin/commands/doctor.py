@@ -8,8 +8,9 @@ from pathlib import Path
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.doctor.machine import MachineFacts
 from triomq.client.admin.doctor.machine_checks import examine
-from triomq.client.mqadmin.core.command import AdminCommand, Result
+from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.findings_table import finding_documents, findings_table
+from triomq.client.mqadmin.core.result import Result
 from triomq.remoting.core.findings import Finding, Level, count_levels
 
 ORDER = (Level.PROBLEM, Level.ADVICE, Level.UNKNOWN, Level.OK)

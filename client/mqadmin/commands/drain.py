@@ -23,8 +23,9 @@ from triomq.client.admin.errors import BrokerMissing
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.account_copy import names
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result, answered, table_of
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.output import tell_progress
+from triomq.client.mqadmin.core.result import Result, answered, table_of
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from triomq.client.admin.explain.outcomes import GroupOutcome, StoredCopy, due_m
 from triomq.client.admin.known_groups import unknown_group
 from triomq.client.admin.times import now_ms, seconds_text
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import AdminCommand, Result, Table, table_of
+from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.message_text import trace_document
 from triomq.client.mqadmin.core.output import tell_progress
+from triomq.client.mqadmin.core.result import Result, Table, table_of
 from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
 from triomq.remoting.protocol.codes import RequestCode

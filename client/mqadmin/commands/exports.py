@@ -15,15 +15,9 @@ from triomq.client.admin.arguments import Option, Values, truth
 from triomq.client.admin.broker_metadata import broker_metadata, merged
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import BrokerError, GroupOffline, SettingsError
-from triomq.client.mqadmin.core.command import (
-    MASTERS,
-    AdminCommand,
-    Effect,
-    Result,
-    answered,
-    ask_each,
-    chosen_brokers,
-)
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.offsets import BrokerStats
 from triomq.remoting.protocol.bodies.topics import TopicTable

@@ -10,17 +10,9 @@ from triomq.client.admin.arguments import Option, Values, truth, whole
 from triomq.client.admin.documents import group_document
 from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import GroupNotFound
-from triomq.client.mqadmin.core.command import (
-    MASTERS,
-    TOPIC,
-    AdminCommand,
-    Effect,
-    Result,
-    answered,
-    ask_each,
-    chosen_brokers,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
+from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, answered, table_of
 from triomq.remoting.protocol.bodies.assignment import MessageRequestMode
 from triomq.remoting.protocol.bodies.groups import (
     ProducerTable,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
 from triomq.client.admin.documents import count_of
-from triomq.client.mqadmin.core.command import AdminCommand, Result
+from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.findings_table import finding_documents, findings_table
+from triomq.client.mqadmin.core.result import Result
 from triomq.remoting.core.findings import Finding, Level
 
 if TYPE_CHECKING:

@@ -11,15 +11,9 @@ from triomq.client.admin.arguments import Option, UsageError, Values, truth, who
 from triomq.client.admin.group_resets import END_OF_QUEUE, Offsets, reset, reset_everywhere
 from triomq.client.admin.known_groups import check_group, is_new
 from triomq.client.admin.times import instant_ms
-from triomq.client.mqadmin.core.command import (
-    TOPIC,
-    AdminCommand,
-    Effect,
-    Result,
-    Table,
-    answered,
-    ask_each,
-)
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
+from triomq.client.mqadmin.core.places import ask_each
+from triomq.client.mqadmin.core.result import Result, Table, answered
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.offset import (
     CloneGroupOffsetHeader,

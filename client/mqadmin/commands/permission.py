@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 from triomq.client.admin.answers import read_header
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.errors import BrokerMissing
-from triomq.client.mqadmin.core.command import (
-    TOPIC,
-    AdminCommand,
-    Effect,
-    Result,
-    answered,
-    chosen_brokers,
-)
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
+from triomq.client.mqadmin.core.places import chosen_brokers
+from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import (
     AddWritePermResponseHeader,

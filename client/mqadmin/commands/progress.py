@@ -9,7 +9,8 @@ from triomq.client.admin.arguments import Option, Values, truth, whole
 from triomq.client.admin.known_groups import connections_of, unknown_group
 from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import RequestNotSupported, TrioMQError
-from triomq.client.mqadmin.core.command import AdminCommand, Result, answered, sum_text, table_of
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.result import Result, answered, sum_text, table_of
 from triomq.remoting.protocol.codes import version_name
 from triomq.remoting.protocol.names import RETRY_PREFIX
 

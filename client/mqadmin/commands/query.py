@@ -15,16 +15,7 @@ from triomq.client.admin.errors import MessageNotFound, TraceNotFound
 from triomq.client.admin.messages import FAR_FUTURE_MS, UNIQUE_COUNT_MAX, parse_offset_id
 from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import BrokerError, TrioMQError
-from triomq.client.mqadmin.core.command import (
-    ROUTE_CLUSTER,
-    TOPIC,
-    AdminCommand,
-    Result,
-    Table,
-    answered,
-    period,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import ROUTE_CLUSTER, TOPIC, AdminCommand, period
 from triomq.client.mqadmin.core.message_text import (
     charset,
     in_charset,
@@ -32,6 +23,7 @@ from triomq.client.mqadmin.core.message_text import (
     status,
     trace_document,
 )
+from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader

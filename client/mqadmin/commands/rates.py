@@ -8,7 +8,8 @@ from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, Values, truth, whole
 from triomq.client.admin.broker_rates import summed_item
 from triomq.client.admin.times import seconds_text
-from triomq.client.mqadmin.core.command import AdminCommand, Result, sum_text, table_of
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.result import Result, sum_text, table_of
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader

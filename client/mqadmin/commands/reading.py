@@ -18,20 +18,14 @@ from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.resend.searching import end_by_time
 from triomq.client.admin.resend.selection import tags_of
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import (
-    TOPIC,
-    AdminCommand,
-    Result,
-    Table,
-    answered,
-    period,
-)
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, period
 from triomq.client.mqadmin.core.message_text import (
     charset,
     in_charset,
     message_lines,
     message_table,
 )
+from triomq.client.mqadmin.core.result import Result, Table, answered
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 if TYPE_CHECKING:

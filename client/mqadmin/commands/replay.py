@@ -8,7 +8,7 @@ import attrs
 
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.resend.searching import search
-from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect, Result
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
 from triomq.client.mqadmin.core.resend_command import (
     BROKER_NAME,
     FROM,
@@ -21,6 +21,7 @@ from triomq.client.mqadmin.core.resend_command import (
     send_found,
     sending_ends_at,
 )
+from triomq.client.mqadmin.core.result import Result
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.times import seconds_text
-from triomq.client.mqadmin.core.command import (
-    MASTERS,
-    AdminCommand,
-    Effect,
-    Result,
-    Table,
-    answered,
-    ask_each,
-    chosen_brokers,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
 from triomq.remoting.protocol.bodies.cluster import HaStatus
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import ResetMasterFlushOffsetHeader

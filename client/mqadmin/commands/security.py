@@ -6,7 +6,8 @@ tlsInit, tlsCheck, securityInit.
 from __future__ import annotations
 
 from triomq.client.admin.arguments import Option, Values, whole
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.result import Result
 
 
 def read_hosts(text: str) -> list[str]:

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, Any
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
 from triomq.client.admin.errors import NotWritable
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import (
-    TOPIC,
-    AdminCommand,
-    Effect,
-    Result,
-    Table,
-    answered,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
+from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
 from triomq.client.mqadmin.core.sending import SEND_OK, send_result, tools_producer
 from triomq.remoting.protocol.bodies.route import PERM_WRITE, MessageQueue
 

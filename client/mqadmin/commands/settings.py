@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING
 from triomq.client.admin.answers import Answers, read_header
 from triomq.client.admin.arguments import Option, UsageError, Values, filled, truth
 from triomq.client.admin.server_settings import read_settings
-from triomq.client.mqadmin.core.command import (
+from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
+from triomq.client.mqadmin.core.places import (
     BROKERS,
     CONTROLLERS,
-    TOPIC,
-    AdminCommand,
-    Effect,
-    Result,
-    answered,
     ask_each,
     chosen_brokers,
     chosen_controllers,
 )
+from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.core.properties_file import (
     format_properties,
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Result
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.completion_scripts import SCRIPTS
+from triomq.client.mqadmin.core.result import Result
 
 
 def shell_name(text: str) -> str:

@@ -11,9 +11,10 @@ from triomq.client.admin.documents import broker_message_document
 from triomq.client.admin.message_preview import preview
 from triomq.client.admin.resend.selection import MessageSelection
 from triomq.client.admin.times import instant_ms, milliseconds_text, now_ms
-from triomq.client.mqadmin.core.command import AdminCommand, Effect, Lines
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.exit_codes import EXIT_OK, EXIT_PARTIAL
 from triomq.client.mqadmin.core.resend_command import KEY, TAG
+from triomq.client.mqadmin.core.result import Lines
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.times import request_seconds
-from triomq.client.mqadmin.core.command import AdminCommand, Result, Table
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.result import Result, Table
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -12,18 +12,9 @@ from typing import TYPE_CHECKING, Any
 from triomq.client.admin.arguments import Option, Values, attribute_changes, filled, truth, whole
 from triomq.client.admin.documents import count_of, fewer_queues, settings_line, topic_document
 from triomq.client.admin.times import milliseconds_text
-from triomq.client.mqadmin.core.command import (
-    MASTERS,
-    ROUTE_CLUSTER,
-    TOPIC,
-    AdminCommand,
-    Effect,
-    Result,
-    Table,
-    answered,
-    chosen_brokers,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import ROUTE_CLUSTER, TOPIC, AdminCommand, Effect
+from triomq.client.mqadmin.core.places import MASTERS, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
 from triomq.remoting.protocol.consuming.allocation import allocate_average
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_LENGTH_MAX
 

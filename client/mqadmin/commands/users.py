@@ -19,16 +19,9 @@ from triomq.client.mqadmin.core.account_copy import (
     names,
     preposition,
 )
-from triomq.client.mqadmin.core.command import (
-    BROKERS,
-    EVERYWHERE,
-    AdminCommand,
-    Effect,
-    Result,
-    answered,
-    chosen_brokers,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.places import BROKERS, EVERYWHERE, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, answered, table_of
 from triomq.remoting.protocol.bodies.auth import User
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.auth import ListUsersHeader, UserHeader

@@ -14,14 +14,9 @@ from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Values
 from triomq.client.core.broker_errors import RequestNotSupported
 from triomq.client.core.errors import PermissionDenied
-from triomq.client.mqadmin.core.command import (
-    BROKERS,
-    AdminCommand,
-    Result,
-    answered,
-    chosen_brokers,
-    table_of,
-)
+from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.places import BROKERS, chosen_brokers
+from triomq.client.mqadmin.core.result import Result, answered, table_of
 from triomq.remoting.access.users import SUBJECT
 from triomq.remoting.protocol.bodies.auth import User
 from triomq.remoting.protocol.codes import RequestCode

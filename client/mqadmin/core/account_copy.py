@@ -10,7 +10,7 @@ import attrs
 from triomq.client.admin.accounts import Record, ask_access
 from triomq.client.admin.arguments import Option, Values, filled
 from triomq.client.core.errors import SettingsError
-from triomq.client.mqadmin.core.command import Result, answered
+from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.auth import (
     AclHeader,

@@ -15,8 +15,8 @@ from cryptography import x509
 
 from triomq.client.admin.arguments import UsageError, Values
 from triomq.client.core.errors import SettingsError
-from triomq.client.mqadmin.core.command import Result
 from triomq.client.mqadmin.core.findings_table import findings_table
+from triomq.client.mqadmin.core.result import Result
 from triomq.remoting.client.dial import dial
 from triomq.remoting.client.tls_handshake import secure
 from triomq.remoting.core.address import parse_address

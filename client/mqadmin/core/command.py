@@ -1,157 +1,21 @@
-"""A command of mqadmin: its options and code, and the result that it returns for printing.
-
-A command never prints and never exits. It returns a ``Result``: a JSON value with stable keys
-(``--json``), and the same facts as blocks of text and tables. ``execution.py`` prints one of them.
-"""
+"""A command of mqadmin: its code, its options, and those that it shares with others."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
-from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.admin.errors import MasterMissing
+from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.times import instant_ms
 from triomq.client.mqadmin.core.command_list import LIST, title
+from triomq.client.mqadmin.core.places import PLACES
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
-    from triomq.client.admin.answers import Answers
-    from triomq.remoting.protocol.codes import RequestCode
-    from triomq.remoting.protocol.command import Command
-
-
-@attrs.frozen
-class Table:
-    """Rows below titled columns. Cells are never cut."""
-
-    columns: Sequence[str]
-    """titles, Java's without the leading ``#``; ``>`` before a title aligns a column right"""
-    rows: Sequence[Sequence[object]]
-    """cells are printed as ``str`` does it, None as an empty cell"""
-    spare: Sequence[str] = ()
-    """titles, without ``>``, of columns that a narrow terminal goes without, the first one first"""
-
-
-def table_of(
-    rows: Iterable[Mapping[str, object]],
-    columns: Mapping[str, str | Callable[[Mapping[str, Any]], object]],
-    spare: Sequence[str] = (),
-) -> Table:
-    """Return a table of documents.
-
-    ``columns``: title → key of a document, or a function that returns the cell of a document.
-    """
-    cells = [
-        [row[cell] if isinstance(cell, str) else cell(row) for cell in columns.values()]
-        for row in rows
-    ]
-    return Table(list(columns), cells, spare)
-
-
-AT_LEAST = "+"
-"""end of a sum that lacks the part of a server that did not answer"""
-
-
-def sum_text(total: int, *, whole: bool) -> str:
-    """Return a sum; ``whole``: whether all servers have answered."""
-    return f"{total}{'' if whole else AT_LEAST}"
-
-
-@attrs.frozen(kw_only=True)
-class Result:
-    """The result of a command."""
-
-    document: Mapping[str, Any]
-    """the output of ``--json``, without ``failures``"""
-    blocks: Sequence[Table | str]
-    """the output without ``--json``: tables, and lines of text"""
-    failures: Mapping[str, str] | None = None
-    """servers that did not answer → reason; None if ``--json`` has no ``failures``"""
-    asked: int = 0
-    """number of asked servers; only used with ``failures``"""
-    notes: Sequence[str] = ()
-    """warnings for stderr"""
-    bad_news: bool = False
-    """the command succeeded, but its finding must stop a script: exit code 1"""
-    partial: bool = False
-    """all servers answered, but only a part was done: exit code 3"""
-
-
-@attrs.frozen(kw_only=True)
-class Lines:
-    """What a command that follows something found since its last lines."""
-
-    documents: Sequence[Mapping[str, object]] = ()
-    """the output of ``--json``: one line for each"""
-    texts: Sequence[str] = ()
-    """the output without ``--json``"""
-    notes: Sequence[str] = ()
-    """warnings for stderr"""
-
-
-NO_BROKERS = "no broker is registered at the name server; start one with `mqbroker -n ADDRESSES`"
-
-
-async def chosen_brokers(admin: Admin, options: Values, *, masters_only: bool = True) -> list[str]:
-    """Return the address of --brokerAddr, or those of the brokers of --clusterName.
-
-    Raises: UsageError unless exactly one of the options is given, MasterMissing.
-    """
-    address, cluster = options.maybe_text("brokerAddr"), options.maybe_text("clusterName")
-    if (address is None) == (cluster is None):
-        raise UsageError("give exactly one of -b/--brokerAddr and -c/--clusterName")
-    if address is not None:
-        return [address]
-    chosen = await admin.brokers(cluster, masters_only=masters_only)
-    if not chosen:
-        raise MasterMissing(str(cluster))
-    return [broker.address for broker in chosen]
-
-
-def chosen_controllers(options: Values) -> list[str]:
-    """Return the controllers that were given. Raises: UsageError for none."""
-    text = options.text("controllerAddress")
-    found = [part.strip() for part in text.split(";") if part.strip()]
-    if not found:
-        raise UsageError("-a/--controllerAddress needs an address, host:port")
-    return found
-
-
-def answered(
-    answers: Answers[object],
-    document: Mapping[str, object],
-    blocks: Sequence[Table | str],
-    *,
-    notes: Sequence[str] = (),
-) -> Result:
-    """Return the result of a command that asked several servers."""
-    return Result(
-        document=document,
-        blocks=blocks,
-        failures=answers.reasons(),
-        asked=answers.asked,
-        notes=notes,
-    )
-
-
-async def ask_each(
-    admin: Admin,
-    addresses: Iterable[str],
-    code: RequestCode,
-    header: object | None = None,
-    body: bytes = b"",
-) -> Answers[Command]:
-    """Send the same request to several servers.
-
-    Raises: TrioMQError if no server answers.
-    """
-    answers = await admin.for_each(addresses, lambda target: admin.ask(target, code, header, body))
-    answers.some()
-    return answers
+    from triomq.client.mqadmin.core.result import Lines, Result
 
 
 class Effect(enum.Enum):
@@ -350,23 +214,6 @@ def period(
 
 
 TOPIC = Option("-t, --topic TOPIC", "name of the topic", required=True)
-MASTERS = (
-    Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
-    Option("-c, --clusterName NAME", "at all masters of a cluster"),
-)
-BROKERS = (
-    Option("-b, --brokerAddr ADDRESS", "one broker, host:port"),
-    Option("-c, --clusterName NAME", "all brokers of a cluster"),
-)
-EVERYWHERE = (
-    Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
-    Option("-c, --clusterName NAME", "at all brokers of a cluster, slaves too"),
-)
-PLACES = (MASTERS, BROKERS, EVERYWHERE)
-"""a command with the options of one of these needs exactly one of them"""
-CONTROLLERS = Option(
-    "-a, --controllerAddress ADDRESSES", "controllers, 'host:9878;host2:9878'", required=True
-)
 ROUTE_CLUSTER = Option(
     "-c, --cluster NAME", "accepted for old scripts; the topic alone determines the route"
 )

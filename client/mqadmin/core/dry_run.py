@@ -14,7 +14,7 @@ from triomq.client.admin.changes import Change, changes_of
 from triomq.client.admin.documents import count_of
 from triomq.client.admin.unsent import UnsentRequest
 from triomq.client.core.errors import ProtocolBroken, TrioMQError
-from triomq.client.mqadmin.core.command import Result
+from triomq.client.mqadmin.core.result import Result
 from triomq.remoting.protocol.codes import RequestCode
 
 DRY_RUN_SHAPE = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from triomq.client.mqadmin.core.command import Table
+from triomq.client.mqadmin.core.result import Table
 from triomq.remoting.core.findings import Finding, Level
 
 

@@ -9,7 +9,7 @@ import attrs
 
 from triomq.client.admin.answers import read_body
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import Result
+from triomq.client.mqadmin.core.result import Result
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats, ConsumeTimeSpans
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.topic import GroupTopicHeader

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from triomq.client.admin.documents import body_text
 from triomq.client.admin.times import milliseconds_text
-from triomq.client.mqadmin.core.command import Table, table_of
+from triomq.client.mqadmin.core.result import Table, table_of
 
 if TYPE_CHECKING:
     from triomq.client.trace.trace_events import TraceEvent

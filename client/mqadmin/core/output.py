@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TextIO
 
 from triomq.client.admin.arguments import UsageError, Values
-from triomq.client.mqadmin.core.command import Lines, Result, Table
+from triomq.client.mqadmin.core.result import Lines, Result, Table
 from triomq.remoting.core.printable import printable, printable_json, printable_lines
 
 FOLDED_WIDTH_MIN = 24

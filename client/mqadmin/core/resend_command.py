@@ -15,7 +15,8 @@ from triomq.client.admin.resend.selection import (
     tags_of,
 )
 from triomq.client.admin.times import milliseconds_text
-from triomq.client.mqadmin.core.command import Result, Table, period, table_of
+from triomq.client.mqadmin.core.command import period
+from triomq.client.mqadmin.core.result import Result, Table, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

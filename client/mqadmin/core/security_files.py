@@ -11,7 +11,7 @@ from pathlib import Path
 from triomq.client.admin.arguments import Values
 from triomq.client.core.errors import SettingsError
 from triomq.client.mqadmin.core.certificates import own_hosts
-from triomq.client.mqadmin.core.command import Result
+from triomq.client.mqadmin.core.result import Result
 from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.tls.development import initialise
 

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from triomq.client.admin.cluster_view import ClusterView
-from triomq.client.mqadmin.core.command import AT_LEAST, Table
+from triomq.client.mqadmin.core.result import AT_LEAST, Table
 from triomq.client.mqadmin.top.frame import (
     SLAVE,
     Row,

@@ -21,8 +21,9 @@ from triomq.client.admin.arguments import Option, parse, whole
 from triomq.client.admin.errors import CommandTimeout
 from triomq.client.mqadmin import execution
 from triomq.client.mqadmin.command_line import Call
-from triomq.client.mqadmin.core.command import AdminCommand, Result
+from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.command_list import LIST, VERBS
+from triomq.client.mqadmin.core.result import Result
 from triomq.remoting.core.address import parse_address
 from triomq.testing import local_cluster
 

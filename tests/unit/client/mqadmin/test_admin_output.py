@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from triomq.client.mqadmin.core.command import Result, Table
 from triomq.client.mqadmin.core.output import plain, print_result
+from triomq.client.mqadmin.core.result import Result, Table
 from triomq.client.mqadmin.execution import report
 from triomq.remoting.core.interrupt import interrupted
 
