@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
 
 from triomq.client.core.errors import RequestTimeout, TrioMQError
 
 
+def _sorted(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(names))
+
+
+@attrs.define(repr=False, slots=False)
 class ClusterNotFound(TrioMQError):
     """The name servers know no cluster of that name."""
 
-    def __init__(self, name: str, known: Iterable[str]) -> None:
-        super().__init__(name, tuple(known))
-        self.name = name
-        self.known = tuple(sorted(known))
+    name: str
+    known: tuple[str, ...] = attrs.field(converter=_sorted)
 
     def __str__(self) -> str:
-        """Name the clusters that exist."""
         if not self.known:
             return (
                 f"there is no cluster {self.name!r}: no broker is registered; start one with"
@@ -25,53 +29,41 @@ class ClusterNotFound(TrioMQError):
         return f"there is no cluster {self.name!r}: use one of {', '.join(self.known)}"
 
 
+@attrs.define(repr=False, slots=False)
 class BrokerMissing(TrioMQError):
     """No broker of that name exists, or none with the wanted topic."""
 
-    def __init__(
-        self,
-        name: str,
-        known: Iterable[str],
-        where: str = "in the cluster",
-        none: str = "none is registered; start one with `mqbroker -n ADDRESSES`",
-    ) -> None:
-        super().__init__(name, tuple(known), where, none)
-        self.name = name
-        self.known = tuple(sorted(known))
-        self.where = where
-        self.none = none
+    name: str
+    known: tuple[str, ...] = attrs.field(converter=_sorted)
+    where: str = "in the cluster"
+    none: str = "none is registered; start one with `mqbroker -n ADDRESSES`"
 
     def __str__(self) -> str:
-        """Name the brokers that exist."""
         known = f"use one of {', '.join(self.known)}" if self.known else self.none
         return f"there is no broker {self.name!r} {self.where}: {known}"
 
 
+@attrs.define(repr=False, slots=False)
 class MasterMissing(TrioMQError):
     """A cluster has slaves only."""
 
-    def __init__(self, cluster: str) -> None:
-        super().__init__(cluster)
-        self.cluster = cluster
+    cluster: str
 
     def __str__(self) -> str:
-        """Name the ways out."""
         return (
             f"no master of cluster {self.cluster!r} is registered, so that nothing was done: start"
             " it again, or name a slave with -b/--brokerAddr"
         )
 
 
+@attrs.define(repr=False, slots=False)
 class ContextNotFound(TrioMQError):
     """The file of contexts has no context of that name."""
 
-    def __init__(self, name: str, known: Iterable[str]) -> None:
-        super().__init__(name, tuple(known))
-        self.name = name
-        self.known = tuple(sorted(known))
+    name: str
+    known: tuple[str, ...] = attrs.field(converter=_sorted)
 
     def __str__(self) -> str:
-        """Name the contexts that exist."""
         known = (
             f"use one of {', '.join(self.known)}"
             if self.known
@@ -80,15 +72,13 @@ class ContextNotFound(TrioMQError):
         return f"there is no context {self.name!r}: {known}"
 
 
+@attrs.define(repr=False, slots=False)
 class GroupsOnline(TrioMQError):
     """Groups whose offsets were to be set have members; ``members``: group → number."""
 
-    def __init__(self, members: Mapping[str, int]) -> None:
-        super().__init__(dict(members))
-        self.members = dict(members)
+    members: Mapping[str, int]
 
     def __str__(self) -> str:
-        """Name the groups and the ways out."""
         groups = ", ".join(f"{group} ({count})" for group, count in self.members.items())
         return (
             f"nothing was done: groups have members, which would overwrite their offsets: {groups};"
@@ -96,16 +86,14 @@ class GroupsOnline(TrioMQError):
         )
 
 
+@attrs.define(repr=False, slots=False)
 class ExportIncomplete(TrioMQError):
     """Some brokers did not answer an export; ``reasons`` maps each to its failure."""
 
-    def __init__(self, reasons: Mapping[str, str], asked: int) -> None:
-        super().__init__(dict(reasons), asked)
-        self.reasons = dict(reasons)
-        self.asked = asked
+    reasons: Mapping[str, str]
+    asked: int
 
     def __str__(self) -> str:
-        """Give the reason of each broker, and the way out."""
         texts = "; ".join(f"{broker}: {reason}" for broker, reason in self.reasons.items())
         return (
             f"nothing was written: {len(self.reasons)} of {self.asked} brokers did not answer"
@@ -113,15 +101,13 @@ class ExportIncomplete(TrioMQError):
         )
 
 
+@attrs.define(repr=False, slots=False)
 class NotWritable(TrioMQError):
     """A topic has no queue that can be written."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
+    topic: str
 
     def __str__(self) -> str:
-        """Name the commands that show and change it."""
         return (
             f"topic {self.topic!r} has no queue that can be written: `mqadmin topic route -t"
             f" {self.topic}` shows its permission, `mqadmin topic permission` and"
@@ -129,64 +115,56 @@ class NotWritable(TrioMQError):
         )
 
 
+@attrs.define(repr=False, slots=False)
 class NotReadable(TrioMQError):
     """A topic has no queue that can be read."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
+    topic: str
 
     def __str__(self) -> str:
-        """Name the command that changes it."""
         return (
             f"topic {self.topic!r} has no queue that can be read: `mqadmin topic route -t"
             f" {self.topic}` shows its permission, `mqadmin topic permission -p 6` changes it"
         )
 
 
+@attrs.define(repr=False, slots=False)
 class MessageNotFound(TrioMQError):
     """No broker of the topic has such a message."""
 
-    def __init__(self, what: str, topic: str) -> None:
-        super().__init__(what, topic)
-        self.what = what
-        self.topic = topic
+    what: str
+    topic: str
 
     def __str__(self) -> str:
-        """Name the topic, and why the message may be missing."""
         return (
             f"topic {self.topic!r} has no message with {self.what}: check topic and spelling; it"
             " may also be older than the brokers' retention"
         )
 
 
+@attrs.define(repr=False, slots=False)
 class FilterRefused(TrioMQError):
     """A broker does not check messages by the condition that was given."""
 
-    def __init__(self, sql: str, reason: str) -> None:
-        super().__init__(sql, reason)
-        self.sql = sql
-        self.reason = reason
+    sql: str
+    reason: str
 
     def __str__(self) -> str:
-        """Name the broker's reason and setting."""
         return (
             f"--filter {self.sql!r} cannot be used: {self.reason}; write a condition such as"
             " \"price > 10 AND region = 'eu'\", and set enablePropertyFilter=true on the brokers"
         )
 
 
+@attrs.define(repr=False, slots=False)
 class MessageNowhere(TrioMQError):
     """No broker has the message that was to be explained."""
 
-    def __init__(self, word: str, searched: Iterable[str], topic: str | None) -> None:
-        super().__init__(word, tuple(searched), topic)
-        self.word = word
-        self.searched = tuple(searched)
-        self.topic = topic
+    word: str
+    searched: Sequence[str]
+    topic: str | None
 
     def __str__(self) -> str:
-        """Name the places that were searched."""
         fix = "check spelling and topic" if self.topic is not None else "check the spelling"
         return (
             f"no broker has a message {self.word!r}; looked in {', in '.join(self.searched)}:"
@@ -194,16 +172,14 @@ class MessageNowhere(TrioMQError):
         )
 
 
+@attrs.define(repr=False, slots=False)
 class TraceNotFound(TrioMQError):
     """The brokers have no trace of a message."""
 
-    def __init__(self, key: str, topic: str) -> None:
-        super().__init__(key, topic)
-        self.key = key
-        self.topic = topic
+    key: str
+    topic: str
 
     def __str__(self) -> str:
-        """Name what must be switched on."""
         return (
             f"topic {self.topic!r} has no trace of id or key {self.key!r}: clients trace with"
             " ClientSettings(trace=True) (Java: enableTrace) and send it within 5 s; it may also be"
@@ -211,15 +187,13 @@ class TraceNotFound(TrioMQError):
         )
 
 
+@attrs.define(repr=False, slots=False)
 class TraceTopicMissing(TrioMQError):
     """No broker has the topic for message traces."""
 
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
+    topic: str
 
     def __str__(self) -> str:
-        """Name the broker's setting."""
         return (
             f"no broker has the topic {self.topic!r} for message traces: set traceTopicEnable=true"
             " on a broker and restart it, or create it with `mqadmin topic create -c CLUSTER -t"
@@ -228,44 +202,38 @@ class TraceTopicMissing(TrioMQError):
         )
 
 
+@attrs.define(repr=False, slots=False)
 class UserExists(TrioMQError):
     """A broker has a user of that name."""
 
-    def __init__(self, name: str, broker: str) -> None:
-        super().__init__(name, broker)
-        self.name = name
-        self.broker = broker
+    name: str
+    broker: str
 
     def __str__(self) -> str:
-        """Name the command that changes it."""
         return (
             f"{self.broker} has user {self.name!r} already: change it with `mqadmin user update`,"
             " or choose another name"
         )
 
 
+@attrs.define(repr=False, slots=False)
 class SubjectMissing(TrioMQError):
     """No asked broker has that user, or rules about it."""
 
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(what, fix)
-        self.what = what
-        self.fix = fix
+    what: str
+    fix: str
 
     def __str__(self) -> str:
-        """Name the command that makes it."""
         return f"no broker that was asked has {self.what}: {self.fix}"
 
 
+@attrs.define(repr=False, slots=False)
 class NoBrokerAnswered(TrioMQError):
     """Every asked broker failed; ``reasons`` maps each broker to its failure."""
 
-    def __init__(self, reasons: Mapping[str, str]) -> None:
-        super().__init__(dict(reasons))
-        self.reasons = dict(reasons)
+    reasons: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Give the reason of each broker."""
         if len(self.reasons) == 1:
             return next(f"{broker}: {reason}" for broker, reason in self.reasons.items())
         return f"none of {len(self.reasons)} brokers answered: " + "; ".join(
@@ -277,7 +245,6 @@ class NotConfirmed(TrioMQError):
     """The user did not confirm a command that deletes or sends."""
 
     def __str__(self) -> str:
-        """Say that nothing was done."""
         return "not confirmed: nothing was done"
 
 

@@ -42,15 +42,13 @@ class MissingBroker:
         return f"{self.leave} {self.seconds} s ago"
 
 
+@attrs.define(repr=False, slots=False)
 class BrokerLeft(TrioMQError):
     """A broker that should have been asked is not registered any more."""
 
-    def __init__(self, broker: MissingBroker) -> None:
-        super().__init__(broker)
-        self.broker = broker
+    broker: MissingBroker
 
     def __str__(self) -> str:
-        """Name the broker, how it left, and both ways out."""
         broker = self.broker
         if broker.leave == DISPLACED:
             return (

@@ -58,7 +58,7 @@ class CopySender:
         """
         left = await self._writable(copy.topic)
         failure: TrioMQError = (
-            NoBrokerAnswered(self.silent) if self.silent else NotWritable(copy.topic)
+            NoBrokerAnswered(dict(self.silent)) if self.silent else NotWritable(copy.topic)
         )
         while left:
             queue = self._choice(sorted(left), copy.sharding_key)

@@ -169,7 +169,7 @@ class TopicTail:
     def _report(self, name: str, error: TrioMQError) -> None:
         line = self.reports.failed(name, str(error))
         if self.reports.hopeless(self._addresses):
-            raise NoBrokerAnswered(self.reports.failing) from error
+            raise NoBrokerAnswered(dict(self.reports.failing)) from error
         if line is not None:
             self.say(line)
 
