@@ -83,11 +83,6 @@ def leaf(error: BaseException) -> BaseException:
     return error
 
 
-def find_command(name: str) -> AdminCommand:
-    """Return the command of that name or alias."""
-    return load(named([name]).name)
-
-
 def option_meaning(option: Option) -> str:
     """Return the description of an option for help."""
     required = " (required)" if option.required else ""

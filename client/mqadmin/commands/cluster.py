@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from triomq.client.admin.arguments import Option, Values, whole
+from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.cluster_view import first_number
 from triomq.client.admin.missing_brokers import MissingBroker, with_missing
 from triomq.client.admin.times import now_ms
-from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand
 from triomq.client.mqadmin.core.places import BROKERS, NO_BROKERS
 from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
 
@@ -187,9 +187,7 @@ COMMANDS = (
         run=cluster_list,
         options=(
             Option("-m, --moreStats", "print totals of yesterday and today instead of load"),
-            Option(
-                "-i, --interval SECONDS", "repeat forever, with this pause in seconds", whole(1)
-            ),
+            INTERVAL,
             Option("-c, --clusterName NAME", "only this cluster"),
         ),
     ),

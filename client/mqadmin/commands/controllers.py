@@ -13,7 +13,7 @@ import msgspec
 from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import CONTROLLERS, ask_each, chosen_controllers
 from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.protocol.bodies.controller import (
@@ -34,9 +34,7 @@ from triomq.remoting.protocol.headers.controller import (
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
-INTERVAL = Option("-i, --interval SECONDS", "repeat forever, with this pause in seconds", whole(1))
 BROKER_NAME = Option("-bn, --brokerName NAME", "name of the group", required=True)
-FAILURES = '"failures": {address: reason}}'
 
 
 async def metadata_at(admin: Admin, address: str) -> ControllerMetadataHeader:

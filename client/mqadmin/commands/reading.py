@@ -18,7 +18,7 @@ from triomq.client.admin.errors import MessageNotFound
 from triomq.client.admin.resend.searching import end_by_time
 from triomq.client.admin.resend.selection import tags_of
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, period
+from triomq.client.mqadmin.core.command import BY_TOPIC, TOPIC, AdminCommand, period
 from triomq.client.mqadmin.core.message_text import (
     charset,
     in_charset,
@@ -294,10 +294,7 @@ COMMANDS = (
             TAGS,
             *PERIOD,
             Option("-d, --printBody BOOL", "false: without bodies", truth),
-            Option(
-                "-l, --lmqParentTopic TOPIC",
-                "accepted for old scripts; the topic alone determines the route",
-            ),
+            Option("-l, --lmqParentTopic TOPIC", BY_TOPIC),
         ),
     ),
     AdminCommand(
@@ -324,10 +321,7 @@ COMMANDS = (
             Option("-i, --queueId ID", "id of the queue", whole(0), required=True),
             Option("-o, --offset OFFSET", "offset in the queue", whole(0), required=True),
             Option("-f, --bodyFormat NAME", "character set of the body (default: utf-8)", charset),
-            Option(
-                "-r, --routeTopic TOPIC",
-                "accepted for old scripts; the topic alone determines the route",
-            ),
+            Option("-r, --routeTopic TOPIC", BY_TOPIC),
         ),
     ),
     AdminCommand(

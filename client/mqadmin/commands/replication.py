@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.times import seconds_text
-from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
 from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
 from triomq.remoting.protocol.bodies.cluster import HaStatus
@@ -106,16 +106,7 @@ async def reset_flush_offset(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="haStatus",
-        run=ha_status,
-        options=(
-            *MASTERS,
-            Option(
-                "-i, --interval SECONDS", "repeat forever, with this pause in seconds", whole(1)
-            ),
-        ),
-    ),
+    AdminCommand(name="haStatus", run=ha_status, options=(*MASTERS, INTERVAL)),
     AdminCommand(
         name="resetMasterFlushOffset",
         effect=Effect.CHANGES,

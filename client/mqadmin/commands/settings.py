@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 KEY_WIDTH = 50
 KEY = Option("-k, --key KEY", "the setting", required=True)
 VALUE = Option("-v, --value TEXT", "its new value", str, required=True)
-FAILURES = '"failures": {address: reason}}'
 
 
 def settings_result(

@@ -214,6 +214,6 @@ def period(
 
 
 TOPIC = Option("-t, --topic TOPIC", "name of the topic", required=True)
-ROUTE_CLUSTER = Option(
-    "-c, --cluster NAME", "accepted for old scripts; the topic alone determines the route"
-)
+INTERVAL = Option("-i, --interval SECONDS", "repeat forever, with this pause in seconds", whole(1))
+BY_TOPIC = "accepted for old scripts; the topic alone determines the route"
+ROUTE_CLUSTER = Option("-c, --cluster NAME", BY_TOPIC)

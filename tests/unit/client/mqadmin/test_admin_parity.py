@@ -12,7 +12,7 @@ from mqadmin_calls import failed, mqadmin
 from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.resend import selection
 from triomq.client.mqadmin import commands, manual
-from triomq.client.mqadmin.command_line import command_help, find_command
+from triomq.client.mqadmin.command_line import command_help
 from triomq.client.mqadmin.commands import commands_of, compaction_log, load, reading
 from triomq.client.mqadmin.core.command import COMMON_OPTIONS, Effect
 from triomq.client.mqadmin.core.command_list import GROUPS, LIST, VERBS, kebab, title
@@ -116,7 +116,7 @@ def test_texts_name_the_limits_that_hold() -> None:
 
 @pytest.mark.parametrize("name", JAVA)
 def test_options_are_java_s(name: str) -> None:
-    command = find_command(name)
+    command = load(name)
     ours = {
         (option.letter, option.name, bool(option.placeholder), option.required)
         for option in command.options
@@ -128,7 +128,7 @@ def test_options_are_java_s(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "options"), EXCLUSIVE.items())
 def test_exclusive_options_are_java_s(name: str, options: set[str]) -> None:
-    assert [set(names) for names in find_command(name).exclusive] == [options]
+    assert [set(names) for names in load(name).exclusive] == [options]
 
 
 def test_every_command_has_java_s_common_options() -> None:
@@ -155,9 +155,9 @@ def test_no_option_hides_another() -> None:
     ],
 )
 def test_names_match_in_other_spellings(alias: str, name: str) -> None:
-    assert find_command(alias).name == name
+    assert named([alias]).name == name
     with pytest.raises(UsageError, match="there is no command"):
-        find_command(alias + "xxx")
+        named([alias + "xxx"])
 
 
 SINGLE = {"doctor", "completion", "top"}
