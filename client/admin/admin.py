@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 import trio
@@ -331,7 +331,7 @@ class Admin(OnlyAsync):
         """Wait until every name server that answers shows these settings, by broker address."""
         await topics.wait_route(self._requests, topic, configs)
 
-    async def set_order_config(self, topic: str) -> Answers[Any]:
+    async def set_order_config(self, topic: str) -> Answers[Command]:
         """Store the brokers and queues of a strictly ordered topic at every name server.
 
         Returns: the answers by name server.
@@ -345,7 +345,7 @@ class Admin(OnlyAsync):
             self.namesrv_addresses, RequestCode.PUT_KV_CONFIG, header
         )
 
-    async def delete_topic(self, topic: str, cluster: str | None = None) -> Answers[Any]:
+    async def delete_topic(self, topic: str, cluster: str | None = None) -> Answers[Command]:
         """Delete a topic at all brokers of a cluster (None: of all), then at every name server.
 
         Queues and offsets are deleted; messages stay in the commit log until retention deletes

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TextIO
 
 import attrs
 import trio
@@ -27,7 +27,7 @@ from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 from triomq.client.mqadmin.core.output import line_printer, print_result, show_progress_on
 from triomq.client.mqadmin.core.places import CONTROLLERS
-from triomq.client.mqadmin.core.result import Result
+from triomq.client.mqadmin.core.result import Document, Result
 from triomq.remoting.core.interrupt import interrupted
 from triomq.remoting.core.printable import printable
 
@@ -84,7 +84,7 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
             confirm(command, sys.stdin, stderr)
         return await _repeat(call, lambda: local(values), stdout, stderr)
     tls, credentials = given_access(values)
-    access: dict[str, Any] = {
+    access: Document = {
         "timeout_seconds": request_seconds(values.number("timeout")),
         "tls": tls,
         "credentials": credentials,

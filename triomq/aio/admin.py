@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from triomq import client
 from triomq.aio.calls import AsyncioLifetime, call_in_loop
@@ -176,11 +175,11 @@ class Admin(AsyncioLifetime[client.Admin]):
         """Wait until every name server that answers shows these settings, by broker address."""
         await call_in_loop(self._portal, self._target.wait_route, topic, configs)
 
-    async def set_order_config(self, topic: str) -> Answers[Any]:
+    async def set_order_config(self, topic: str) -> Answers[Command]:
         """Store the brokers and queues of a strictly ordered topic at every name server."""
         return await call_in_loop(self._portal, self._target.set_order_config, topic)
 
-    async def delete_topic(self, topic: str, cluster: str | None = None) -> Answers[Any]:
+    async def delete_topic(self, topic: str, cluster: str | None = None) -> Answers[Command]:
         """Delete a topic at all brokers of a cluster (None: of all), then at every name server."""
         return await call_in_loop(self._portal, self._target.delete_topic, topic, cluster)
 

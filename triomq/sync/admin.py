@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from triomq import client
 from triomq.client.admin import messages
@@ -189,13 +188,13 @@ class Admin(BlockingLifetime[client.Admin]):
         """Wait until every name server that answers shows these settings, by broker address."""
         self._portal.call(timeout, self._target.wait_route, topic, configs)
 
-    def set_order_config(self, topic: str, *, timeout: float | None = None) -> Answers[Any]:
+    def set_order_config(self, topic: str, *, timeout: float | None = None) -> Answers[Command]:
         """Store the brokers and queues of a strictly ordered topic at every name server."""
         return self._portal.call(timeout, self._target.set_order_config, topic)
 
     def delete_topic(
         self, topic: str, cluster: str | None = None, *, timeout: float | None = None
-    ) -> Answers[Any]:
+    ) -> Answers[Command]:
         """Delete a topic at all brokers of a cluster (None: of all), then at every name server."""
         return self._portal.call(timeout, self._target.delete_topic, topic, cluster)
 

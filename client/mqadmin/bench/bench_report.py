@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
 from triomq.client.mqadmin.bench.latency_histogram import LatencyHistogram
 from triomq.client.mqadmin.bench.load_run import LoadCounts
+from triomq.client.mqadmin.core.result import Row
 
 QUANTILES: Mapping[str, float] = {"P50": 0.5, "P90": 0.9, "P99": 0.99, "P999": 0.999}
 TITLES = {"Min": "min", "Avg": "avg", "P50": "p50", "P90": "p90", "P99": "p99", "P999": "p99.9"}
@@ -109,7 +109,7 @@ def failure_lines(counts: LoadCounts) -> list[str]:
     return lines
 
 
-def _speed(document: Mapping[str, Any]) -> str:
+def _speed(document: Row) -> str:
     """Return time and rates, in seconds, messages and MB per second."""
     rate, mb_per_second = _number(document["rate"]), _number(document["mbPerSecond"])
     return f"{document['seconds']:.1f} s: {rate} msg/s, {mb_per_second} MB/s"
@@ -119,7 +119,7 @@ def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:,.1f}"
 
 
-def consume_lines(document: Mapping[str, Any], load: LoadCounts | None) -> list[str]:
+def consume_lines(document: Row, load: LoadCounts | None) -> list[str]:
     """Return the summary of ``bench consume``."""
     lag = "?" if document["lag"] is None else f"{document['lag']:,}"
     head = f"received {document['received']:,} messages of {document['topic']} in"

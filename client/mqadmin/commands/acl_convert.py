@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -169,7 +169,7 @@ def read_files(text: str) -> list[Path]:
     return [Path(part).expanduser() for part in text.split(",") if part]
 
 
-COMMANDS: tuple[Any, ...] = (
+COMMANDS = (
     AdminCommand(
         name="convertAcl",
         effect=Effect.ACTS,

@@ -6,12 +6,12 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.times import request_seconds
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
-from triomq.client.mqadmin.core.result import Result
+from triomq.client.mqadmin.core.result import Document, Result
 from triomq.client.mqadmin.core.sending import SEND_SECONDS
 from triomq.remoting.core.printable import printable
 
@@ -154,7 +154,7 @@ def teller(options: Values) -> Callable[[str], object]:
 
 
 def finished(
-    document: dict[str, Any],
+    document: Document,
     lines: list[str],
     failures: Mapping[str, str],
     *,

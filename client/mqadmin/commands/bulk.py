@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.core.errors import SettingsError
 from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
-from triomq.client.mqadmin.core.result import Result, Table, answered
+from triomq.client.mqadmin.core.result import Document, Result, Table, answered
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupList
 from triomq.remoting.protocol.bodies.offsets import ConsumeQueueEntries
@@ -99,7 +99,7 @@ async def query_cq(admin: Admin, options: Values) -> Result:
     pages = {
         target: read_body(ConsumeQueueEntries, answer) for target, answer in answers.values.items()
     }
-    document: dict[str, dict[str, Any]] = {
+    document: dict[str, Document] = {
         target: {
             "minIndex": page.min_queue_index,
             "maxIndex": page.max_queue_index,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.cluster_view import first_number
@@ -11,7 +11,7 @@ from triomq.client.admin.missing_brokers import MissingBroker, with_missing
 from triomq.client.admin.times import now_ms
 from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand
 from triomq.client.mqadmin.core.places import BROKERS, NO_BROKERS
-from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
+from triomq.client.mqadmin.core.result import Result, Row, Table, answered, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -101,7 +101,7 @@ TOTAL_COLUMNS = {
 }
 
 
-def _load_cells(row: Mapping[str, Any]) -> list[str]:
+def _load_cells(row: Row) -> list[str]:
     begin = [row["clusterName"], row["brokerName"], str(row["brokerId"]), row["address"]]
     if not row["reachable"]:
         return [*begin, row["missing"] or "no answer", "", "", "", "", "", "", ""]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -11,7 +11,7 @@ from triomq.client.admin.arguments import Option, Values, attribute_changes, tru
 from triomq.client.admin.documents import GROUP_FIELDS, group_document, settings_line
 from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import MASTERS
-from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
+from triomq.client.mqadmin.core.result import Document, Result, Table, answered, table_of
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.groups import ConnectionData, GroupRetryPolicy
 from triomq.remoting.protocol.codes import version_name
@@ -24,7 +24,7 @@ def _clients(
     connections: Iterable[tuple[str, Iterable[ConnectionData]]],
 ) -> list[dict[str, object]]:
     """Return every client once, with the brokers that it is connected to."""
-    clients: dict[str, dict[str, Any]] = {}
+    clients: dict[str, Document] = {}
     for broker, members in connections:
         for member in members:
             row = clients.setdefault(

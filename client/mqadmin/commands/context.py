@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from typing import Any
 
 import attrs
 
@@ -21,7 +20,7 @@ from triomq.client.admin.contexts import (
 )
 from triomq.client.core.errors import SettingsError
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
-from triomq.client.mqadmin.core.result import Result, table_of
+from triomq.client.mqadmin.core.result import Document, Result, table_of
 from triomq.remoting.protocol.short_repr import masked
 
 SECRET_LENGTH_MAX = 1000
@@ -96,7 +95,7 @@ async def context_set(options: Values) -> Result:
     if (access_key := options.maybe_text("access-key")) is not None:
         changes["access_key"] = access_key
         changes["secret_key"] = _secret_key() if access_key else ""
-    given: dict[str, Any] = {key: text or None for key, text in changes.items()}
+    given: Document = {key: text or None for key, text in changes.items()}
     new = attrs.evolve(old, **given)
     if new.credentials and new.access_key:
         raise UsageError(

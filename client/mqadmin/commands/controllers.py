@@ -5,8 +5,7 @@ getControllerMetaData, getSyncStateSet, electMaster, cleanBrokerMetadata, getBro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +14,7 @@ from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import CONTROLLERS, ask_each, chosen_controllers
-from triomq.client.mqadmin.core.result import Result, answered
+from triomq.client.mqadmin.core.result import Document, Result, Row, answered
 from triomq.remoting.protocol.bodies.controller import (
     ElectMasterBody,
     EpochEntries,
@@ -63,7 +62,7 @@ async def controller_metadata(admin: Admin, options: Values) -> Result:
     answers = await admin.for_each(
         chosen_controllers(options), lambda address: metadata_at(admin, address)
     )
-    document: dict[str, Any] = {}
+    document: Document = {}
     blocks = []
     for address, found in answers.some().items():
         peers = [peer for peer in (found.peers or "").split(";") if peer]
@@ -101,7 +100,7 @@ def replica_text(replica: ReplicaState) -> str:
     )
 
 
-def replica_document(replica: ReplicaState) -> dict[str, Any]:
+def replica_document(replica: ReplicaState) -> Document:
     return {
         "brokerId": replica.broker_id,
         "brokerAddress": replica.broker_address,
@@ -192,7 +191,7 @@ async def clean_broker_metadata(admin: Admin, options: Values) -> Result:
     )
 
 
-def epochs_document(found: EpochEntries) -> Mapping[str, Any]:
+def epochs_document(found: EpochEntries) -> Row:
     last = len(found.epoch_list) - 1
     return {
         "cluster": found.cluster_name,

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.disk_use import DiskUse, disk_use
 from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.places import MASTERS, chosen_brokers
-from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
+from triomq.client.mqadmin.core.result import (
+    Columns,
+    Document,
+    Result,
+    Row,
+    Table,
+    answered,
+    table_of,
+)
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
-Cell = str | Callable[[Mapping[str, Any]], object]
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 TOPICS = 10
 
@@ -28,7 +35,7 @@ async def broker_disk(admin: Admin, options: Values) -> Result:
     return answered(answers, {"brokers": {at: document(use) for at, use in uses.items()}}, blocks)
 
 
-def document(use: DiskUse) -> dict[str, Any]:
+def document(use: DiskUse) -> Document:
     return {
         "usedRatio": use.used_ratio,
         "totalBytes": use.total,
@@ -63,13 +70,13 @@ def use_blocks(address: str, use: DiskUse) -> list[Table | str]:
         f" stored {size(use.hour)} in the last hour, {size(use.day)} in a day\n"
         f"files are kept for {use.kept_hours} h: the log needs {size(use.needed)} at the day's rate"
     )
-    reached: dict[str, Cell] = {
+    reached: Columns = {
         "Threshold": "setting",
         ">At": lambda row: f"{row['ratio']:.0%}",
         "Above it": "effect",
         **{title: duration_of(key) for title, key in hours},
     }
-    topics: dict[str, Cell] = {
+    topics: Columns = {
         "Topic": "topic",
         ">Last hour": size_of("hourBytes"),
         ">Last day": size_of("dayBytes"),
@@ -92,14 +99,14 @@ def size(count: int | None) -> str:
     return f"{value:.1f} {UNITS[position]}" if position else f"{count} B"
 
 
-def size_of(key: str) -> Callable[[Mapping[str, Any]], str]:
+def size_of(key: str) -> Callable[[Row], str]:
     return lambda row: size(row[key])
 
 
-def duration_of(key: str) -> Callable[[Mapping[str, Any]], str]:
+def duration_of(key: str) -> Callable[[Row], str]:
     """Return the cell of a time until a threshold: now, in hours, or in days."""
 
-    def cell(row: Mapping[str, Any]) -> str:
+    def cell(row: Row) -> str:
         hours = row[key]
         if hours is None:
             return "never"

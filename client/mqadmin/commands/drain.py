@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -25,7 +25,7 @@ from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.account_copy import names
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.output import tell_progress
-from triomq.client.mqadmin.core.result import Result, answered, table_of
+from triomq.client.mqadmin.core.result import Document, Result, answered, table_of
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def drain(admin: Admin, options: Values) -> Result:
             failures[broker.address] = str(error)
             found = None
     groups = [] if found is None else found.unread
-    document: dict[str, Any] = {
+    document: Document = {
         "brokerName": broker.name,
         "brokerAddr": broker.address,
         "before": drained.before,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, Values, truth
@@ -17,7 +17,7 @@ from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import BrokerError, GroupOffline, SettingsError
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
-from triomq.client.mqadmin.core.result import Result, answered
+from triomq.client.mqadmin.core.result import Document, Result, answered
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.offsets import BrokerStats
 from triomq.remoting.protocol.bodies.topics import TopicTable
@@ -161,7 +161,7 @@ async def client_kinds(admin: Admin, address: str, groups: Mapping[str, object])
     return sorted(kinds)
 
 
-async def broker_figures(admin: Admin, broker: BrokerAddress) -> dict[str, Any]:
+async def broker_figures(admin: Admin, broker: BrokerAddress) -> Document:
     # Not for the help: start-up time.
     from triomq.client.admin.server_settings import read_settings
     from triomq.client.mqadmin.commands.cluster import broker_row  # likewise

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values, truth, whole
 from triomq.client.admin.known_groups import connections_of, unknown_group
 from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import RequestNotSupported, TrioMQError
 from triomq.client.mqadmin.core.command import AdminCommand
-from triomq.client.mqadmin.core.result import Result, answered, sum_text, table_of
+from triomq.client.mqadmin.core.result import Document, Result, answered, sum_text, table_of
 from triomq.remoting.protocol.codes import version_name
 from triomq.remoting.protocol.names import RETRY_PREFIX
 
@@ -26,7 +26,7 @@ TYPES = {"CONSUME_ACTIVELY": "PULL", "CONSUME_PASSIVELY": "PUSH", "CONSUME_POP":
 
 def queue_rows(
     stats: Mapping[str, ConsumeStats], owners: Mapping[MessageQueue, str]
-) -> list[dict[str, Any]]:
+) -> list[Document]:
     """Return one row per queue, sorted; all brokers together."""
     rows: list[dict[str, object]] = [
         {

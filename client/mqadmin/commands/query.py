@@ -6,7 +6,7 @@ queryMsgByKey, queryMsgById, queryMsgByUniqueKey, queryMsgTraceById.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words, whole
@@ -23,7 +23,7 @@ from triomq.client.mqadmin.core.message_text import (
     status,
     trace_document,
 )
-from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
+from triomq.client.mqadmin.core.result import Document, Result, Table, answered, table_of
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader
@@ -43,7 +43,7 @@ def _check_client(options: Values) -> None:
 
 
 async def _consumed_by_client(
-    admin: Admin, options: Values, found: list[dict[str, Any]], failures: dict[str, str]
+    admin: Admin, options: Values, found: list[Document], failures: dict[str, str]
 ) -> None:
     """With -g and -d, make one client consume each message now, and add the result to it.
 

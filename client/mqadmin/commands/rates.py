@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, Values, truth, whole
 from triomq.client.admin.broker_rates import summed_item
 from triomq.client.admin.times import seconds_text
 from triomq.client.mqadmin.core.command import AdminCommand
-from triomq.client.mqadmin.core.result import Result, sum_text, table_of
+from triomq.client.mqadmin.core.result import Document, Result, sum_text, table_of
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader
@@ -51,7 +51,7 @@ async def stats_all(admin: Admin, options: Values) -> Result:
     return Result(document={"topics": rows}, blocks=[table], failures=failures, asked=asked)
 
 
-async def topic_rates(admin: Admin, topic: str, silent: dict[str, str]) -> list[dict[str, Any]]:
+async def topic_rates(admin: Admin, topic: str, silent: dict[str, str]) -> list[Document]:
     """Return a row for each group of a topic, none if no broker of the topic answers.
 
     Brokers that do not answer are added to ``silent``, with the reason.

@@ -6,7 +6,7 @@ consumeMessage, printMsg, printMsgByQueue, queryMsgByOffset.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -25,7 +25,7 @@ from triomq.client.mqadmin.core.message_text import (
     message_lines,
     message_table,
 )
-from triomq.client.mqadmin.core.result import Result, Table, answered
+from triomq.client.mqadmin.core.result import Document, Result, Table, answered
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def without_body(document: dict[str, object]) -> dict[str, object]:
 async def print_messages(admin: Admin, options: Values) -> Result:
     topic, reading = options.text("topic"), wanted(options)
     bodies = options.maybe_flag("printBody") is not False
-    ranges: list[dict[str, Any]] = []
+    ranges: list[Document] = []
     failures: dict[str, TrioMQError] = {}
     for queue in await admin.queues(topic):
         if queue.broker_name in failures or reading.full:
@@ -242,7 +242,7 @@ async def consume_message(admin: Admin, options: Values) -> Result:
     left = options.number("MessageNumber")
     group = options.maybe_text("consumerGroup") or messages.TOOLS_GROUP
     found: list[dict[str, object]] = []
-    ranges: list[dict[str, Any]] = []
+    ranges: list[Document] = []
     failures: dict[str, TrioMQError] = {}
     for queue in queues:
         if queue.broker_name in failures:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.times import seconds_text
 from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
-from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
+from triomq.client.mqadmin.core.result import Columns, Document, Result, Table, answered, table_of
 from triomq.remoting.protocol.bodies.cluster import HaStatus
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import ResetMasterFlushOffsetHeader
@@ -51,7 +50,7 @@ def ha_document(status: HaStatus) -> dict[str, object]:
     }
 
 
-SLAVE_COLUMNS: Mapping[str, str | Callable[[Mapping[str, Any]], object]] = {
+SLAVE_COLUMNS: Columns = {
     "SlaveAddr": "slaveAddr",
     ">SlaveAckOffset": "slaveAckOffset",
     ">Diff": "diff",
@@ -61,7 +60,7 @@ SLAVE_COLUMNS: Mapping[str, str | Callable[[Mapping[str, Any]], object]] = {
 }
 
 
-def ha_blocks(address: str, known: dict[str, Any]) -> list[Table | str]:
+def ha_blocks(address: str, known: Document) -> list[Table | str]:
     """Return the state of one broker as RocketMQ's mqadmin prints it."""
     if not known["master"]:
         return [

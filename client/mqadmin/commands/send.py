@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, truth, whole
 from triomq.client.admin.errors import NotWritable
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
-from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
+from triomq.client.mqadmin.core.result import Document, Result, Table, answered, table_of
 from triomq.client.mqadmin.core.sending import SEND_OK, send_result, tools_producer
 from triomq.remoting.protocol.bodies.route import PERM_WRITE, MessageQueue
 
@@ -82,7 +82,7 @@ async def probe(producer: Producer, queue: MessageQueue, body: bytes) -> dict[st
 
 async def probe_in_turn(
     producer: Producer, queues: Sequence[MessageQueue], amount: int, body: bytes, seconds: float
-) -> list[dict[str, Any]]:
+) -> list[Document]:
     """Send messages to queues in turn, one after the other.
 
     It ends early at the time limit of the command, and after some failures in a row: a broker that
@@ -111,7 +111,7 @@ def early_end(sends: Sequence[dict[str, object]], amount: int) -> list[str]:
     ]
 
 
-def mean_rt(sends: Sequence[dict[str, Any]]) -> float | None:
+def mean_rt(sends: Sequence[Document]) -> float | None:
     """Return the mean time of the sends that worked, without the first, which has to connect.
 
     None if nothing is left.

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values, attribute_changes, filled, truth, whole
 from triomq.client.admin.documents import count_of, fewer_queues, settings_line, topic_document
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.mqadmin.core.command import ROUTE_CLUSTER, TOPIC, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import MASTERS, chosen_brokers
-from triomq.client.mqadmin.core.result import Result, Table, answered, table_of
+from triomq.client.mqadmin.core.result import Document, Result, Table, answered, table_of
 from triomq.remoting.protocol.consuming.allocation import allocate_average
 from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, TOPIC_LENGTH_MAX
 
@@ -75,7 +75,7 @@ async def topic_list(admin: Admin, options: Values) -> Result:
 # --- topicRoute
 
 
-def route_document(route: TopicRoute) -> dict[str, Any]:
+def route_document(route: TopicRoute) -> Document:
     """Return a route with RocketMQ's names."""
     return {
         "orderTopicConf": route.order_topic_conf,

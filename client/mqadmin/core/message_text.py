@@ -6,11 +6,11 @@ import base64
 import codecs
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.documents import body_text
 from triomq.client.admin.times import milliseconds_text
-from triomq.client.mqadmin.core.result import Table, table_of
+from triomq.client.mqadmin.core.result import Columns, Document, Table, table_of
 
 if TYPE_CHECKING:
     from triomq.client.trace.trace_events import TraceEvent
@@ -35,7 +35,7 @@ LABELS: Mapping[str, str] = {
 
 def message_table(documents: Sequence[dict[str, object]], *, bodies: bool = True) -> Table:
     """Return a row for each message."""
-    columns: dict[str, Any] = {
+    columns: Columns = {
         "Broker Name": "brokerName",
         ">QID": "queueId",
         ">Offset": "queueOffset",
@@ -43,11 +43,12 @@ def message_table(documents: Sequence[dict[str, object]], *, bodies: bool = True
         "Tags": "tags",
         "Keys": lambda message: " ".join(message["keys"]),
         "MsgId": "msgId",
+        **({"Body": body_text} if bodies else {}),
     }
-    return table_of(documents, columns | ({"Body": body_text} if bodies else {}))
+    return table_of(documents, columns)
 
 
-def message_lines(document: dict[str, Any]) -> list[str]:
+def message_lines(document: Document) -> list[str]:
     """Return a message as labelled lines."""
     lines = []
     for key, label in LABELS.items():
@@ -76,7 +77,7 @@ def charset(text: str) -> str:
         raise ValueError("unknown character set; use for instance utf-8, gbk or latin-1") from None
 
 
-def in_charset(document: dict[str, Any], name: str) -> dict[str, object]:
+def in_charset(document: Document, name: str) -> dict[str, object]:
     """Return the message with its body in another character set; undecodable bytes are U+FFFD."""
     body = (
         document["body"].encode()

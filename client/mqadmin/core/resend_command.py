@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.documents import count_of
@@ -16,7 +16,7 @@ from triomq.client.admin.resend.selection import (
 )
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.mqadmin.core.command import period
-from triomq.client.mqadmin.core.result import Result, Table, table_of
+from triomq.client.mqadmin.core.result import Document, Result, Table, table_of
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -112,7 +112,7 @@ async def send_found(
     admin: Admin,
     options: Values,
     found: SelectedMessages,
-    about: dict[str, Any],
+    about: Document,
     *,
     ends_at: float,
     topic: str | None,

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from triomq.client.admin.answers import Answers
 
 
+Document = dict[str, Any]
+"""JSON with the keys of a command; its values may be of every kind"""
+Row = Mapping[str, Any]
+"""the same, which is only read"""
+Columns = Mapping[str, str | Callable[[Row], object]]
+"""title → key of a document, or a function that returns the cell of a document"""
+
+
 @attrs.frozen
 class Table:
     """Rows below titled columns. Cells are never cut."""
@@ -29,13 +37,10 @@ class Table:
 
 def table_of(
     rows: Iterable[Mapping[str, object]],
-    columns: Mapping[str, str | Callable[[Mapping[str, Any]], object]],
+    columns: Columns,
     spare: Sequence[str] = (),
 ) -> Table:
-    """Return a table of documents.
-
-    ``columns``: title → key of a document, or a function that returns the cell of a document.
-    """
+    """Return a table of documents."""
     cells = [
         [row[cell] if isinstance(cell, str) else cell(row) for cell in columns.values()]
         for row in rows
@@ -56,7 +61,7 @@ def sum_text(total: int, *, whole: bool) -> str:
 class Result:
     """The result of a command."""
 
-    document: Mapping[str, Any]
+    document: Row
     """the output of ``--json``, without ``failures``"""
     blocks: Sequence[Table | str]
     """the output without ``--json``: tables, and lines of text"""

@@ -7,14 +7,14 @@ rate of a topic that has not had its turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attrs
 
 from triomq.client.admin.cluster_view import BrokerRow, ClusterView, GroupRow, TopicRow
+from triomq.client.mqadmin.core.result import Row
 from triomq.client.mqadmin.top.details import DETAIL_SECONDS_MAX, GroupDetail, TopicDetail
 
-Row = Mapping[str, Any]
 D = TypeVar("D", TopicDetail, GroupDetail)
 NAME_SERVER, MASTER, SLAVE = "name server", "master", "slave"
 

@@ -26,7 +26,8 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from triomq.client.core.portal import Portal
-from triomq.client.mqadmin.top.frame import Row, TopFrame
+from triomq.client.mqadmin.core.result import Row
+from triomq.client.mqadmin.top.frame import TopFrame
 from triomq.client.mqadmin.top.loader import TopLoader
 from triomq.client.mqadmin.top.tabs import (
     GROUPS,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import attrs
 
 from triomq.client.admin.cluster_view import ClusterView
-from triomq.client.mqadmin.core.result import AT_LEAST, Table
+from triomq.client.mqadmin.core.result import AT_LEAST, Row, Table
 from triomq.client.mqadmin.top.frame import (
     SLAVE,
-    Row,
     TopFrame,
     group_table,
     server_rows,
@@ -82,7 +80,7 @@ class Tab:
         )
 
 
-def _sort_key(value: Any) -> tuple[float, str]:
+def _sort_key(value: str | float) -> tuple[float, str]:
     return (0.0, value.casefold()) if isinstance(value, str) else (float(value), "")
 
 
