@@ -5,7 +5,8 @@ has RocketMQ's name, the module in the package ``commands``, the section of help
 grouped names (``topic list``; the documentation uses the first), and the summary. The lines below
 are examples (without ``mqadmin``), the shape of the JSON document, and remarks, for instance about
 differences from RocketMQ's mqadmin; a deeper indented line goes on with the one above. ``$NAME``
-stands for a text that several commands share: the first paragraph defines them.
+stands for a text that several commands share: the first paragraph defines them. The second one has
+the groups in order, with their first commands; the others follow in the order of the file.
 
 This module imports no command: start-up is most of a command's time. A new command is a paragraph
 there and an ``AdminCommand`` in the ``COMMANDS`` of its module; a test compares the two.
@@ -49,21 +50,21 @@ def _texts(name: str, lines: str) -> list[str]:
     ]
 
 
-def _read_list() -> tuple[str, Mapping[str, Listed]]:
-    """Return the shared texts, and name → command in the order of help and manual."""
+def _read_list() -> tuple[str, str, Mapping[str, Listed]]:
+    """Return the shared texts, the groups, and name → command in the order of help and manual."""
     path = os.path.join(os.path.dirname(__file__), "commands.txt")
     with open(path, encoding="utf-8") as file:
-        _, shared, *paragraphs = file.read().split("\n\n")
+        _, shared, groups, *paragraphs = file.read().split("\n\n")
     found = {}
     for paragraph in paragraphs:
         head, _, lines = paragraph.partition("\n")
         name, module, section, grouped, summary = map(str.strip, head.split("|"))
         names = grouped.split(", ") if grouped else ()
         found[name] = Listed(module, section, names, summary, lines)
-    return shared, found
+    return shared, groups.replace("\n" + " " * 8, " "), found
 
 
-_SHARED, LIST = _read_list()
+_SHARED, _GROUPS, LIST = _read_list()
 
 
 def kebab(name: str) -> str:
@@ -76,40 +77,21 @@ NAMES: Mapping[str, str] = {
 }
 """lower-case name or kebab-case alias → name"""
 
-FIRST_VERBS: Mapping[str, str] = {
-    "cluster": "list latency export-config export-metrics export-metadata",
-    "broker": "status config set drain undrain forget wipe-write add-write lag producers latency"
-    " replication replicas epochs elect set-flush-offset delete-expired-log delete-expired-queues"
-    " delete-unused-topics cold-reads read-ahead",
-    "nameserver": "",
-    "controller": "status config set clean",
-    "topic": "list create update delete route status stats clusters permission order import latency"
-    " allocate",
-    "group": "lag members status config create update delete reset skip clone mode import monitor",
-    "producer": "",
-    "message": "find show show-unique at trace explain replay send read print print-queue",
-    "dlq": "",
-    "bench": "",
-    "user": "list show",
-    "acl": "list show create update delete copy",
-    "security": "",
-    "tls": "",
-    "context": "",
-}
-"""groups in order, with their first commands; the others follow in the order of the list"""
 
-
-def _verbs_of(group: str) -> dict[str, str]:
+def _verbs_of(group: str, first: str) -> dict[str, str]:
     known = {
         names.removeprefix(f"{group} "): name
         for name, listed in LIST.items()
         for names in listed.grouped
         if names.startswith(f"{group} ")
     }
-    return {verb: known[verb] for verb in FIRST_VERBS[group].split()} | known
+    return {verb: known[verb] for verb in first.split()} | known
 
 
-VERBS: Mapping[str, Mapping[str, str]] = {group: _verbs_of(group) for group in FIRST_VERBS}
+VERBS: Mapping[str, Mapping[str, str]] = {
+    group: _verbs_of(group, first)
+    for group, _, first in (line.partition(":") for line in _GROUPS.splitlines())
+}
 """group → verb → name in the list of commands"""
 
 
