@@ -62,4 +62,4 @@ def json_source(path: Path) -> Source:
                 path.name, f"{key} is {json.dumps(value)[:60]}", "give it a text or a number"
             )
         entries.append(Entry(key, str(value)))
-    return Source(path.name, tuple(entries))
+    return Source.of_file(path, entries)

@@ -75,7 +75,7 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
 def file_source(path: Path) -> Source:
     """Read a properties file. Raises: ConfigError."""
     try:
-        return Source(path.name, tuple(parse_entries(decode_text(path.read_bytes()))))
+        return Source.of_file(path, parse_entries(decode_text(path.read_bytes())))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(

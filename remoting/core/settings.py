@@ -14,7 +14,8 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -97,6 +98,14 @@ class Source:
 
     name: str
     entries: tuple[Entry, ...]
+    open_file: str = ""
+    """The path of a file that every user of this machine may read."""
+
+    @classmethod
+    def of_file(cls, path: Path, entries: Iterable[Entry]) -> Source:
+        """Return the source for a file that was read."""
+        is_open = os.name == "posix" and path.stat().st_mode & stat.S_IRWXO
+        return cls(path.name, tuple(entries), str(path) if is_open else "")
 
     def place(self, entry: Entry) -> str:
         """Return the place of an entry: ``broker.conf:12``, or only the name of the source."""
@@ -247,7 +256,7 @@ def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Load
     values: dict[tuple[str, ...], object] = {}
     origins: dict[str, str] = {}
     ignored: list[tuple[KeyRow, str]] = []
-    shown: dict[str, None] = {}
+    shown: dict[str, str] = {}
     for source in sources:
         for entry in source.entries:
             place = source.place(entry)
@@ -256,7 +265,10 @@ def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Load
                 values[path] = read_value(described, entry.value, place)
                 origins[entry.key] = place
                 if described.secret and source.name.startswith("option"):
-                    shown[entry.key] = None
+                    shown[entry.key] = "options in the list of processes: write it into the file"
+                elif described.secret and source.open_file and entry.value.strip():
+                    file = source.open_file
+                    shown[entry.key] = f"{file}: chmod o= {file}"
                 continue
             row = known.rows.get(entry.key)
             if row is None:
@@ -268,9 +280,8 @@ def load(cls: type[_Config], sources: Sequence[Source], known: KeyTable) -> Load
                 raise ConfigError(place, problem, fix)
             ignored.append((row, entry.value))
     warnings = [
-        f"{key} is a secret, and every user of this machine can read options in the list of"
-        " processes: write it into the file"
-        for key in shown
+        f"{key} is a secret, and every user of this machine can read {where}"
+        for key, where in shown.items()
     ]
     return Loaded(_build(cls, values, ()), (*known.warnings(ignored), *warnings), origins)
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import access_run
 import processes
 import pytest
 import trio
@@ -88,7 +89,7 @@ def ask(address: str, question: Callable[[BrokerPeer], Awaitable[T]]) -> T:
     """One question over a connection of our own."""
 
     async def run() -> T:
-        async with Connector(ConnectorConfig()) as connector:
+        async with Connector(ConnectorConfig(hooks=access_run.HOOKS)) as connector:
             return await question(BrokerPeer(connector, address))
 
     return trio.run(run)
