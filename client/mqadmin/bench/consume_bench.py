@@ -14,9 +14,8 @@ import trio
 from triomq.client.core.background import open_background
 from triomq.client.core.config import ConsumerSettings
 from triomq.client.mqadmin.bench.bench_report import ProgressLines, load_progress
-from triomq.client.mqadmin.bench.early_end import EarlyEnd, load_phase
 from triomq.client.mqadmin.bench.load_plan import LoadPlan
-from triomq.client.mqadmin.bench.load_run import LoadCounts, run_load
+from triomq.client.mqadmin.bench.load_run import EarlyEnd, LoadCounts, load_phase, run_load
 from triomq.client.mqadmin.bench.received_counts import ReceivedCounts
 from triomq.client.mqadmin.bench.send_bench import (
     BrokerFailures,

@@ -1,13 +1,19 @@
-"""Carry out a ``LoadPlan``: workers that send, and counters of what came of it."""
+"""Carry out a ``LoadPlan``: workers that send, and counters of what came of it.
+
+Ctrl-C and SIGTERM end a run early, and its summary is printed.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
 
+from triomq.client.core.background import open_background
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.bench.latency_histogram import LatencyHistogram
 from triomq.client.mqadmin.bench.load_plan import LoadPlan
@@ -16,6 +22,43 @@ REFUSED_PAUSE_SECONDS = 0.1
 """pause of a worker after a failure without a rate: a broker that refuses at once must not be asked
 100,000 times per second
 """
+
+TELL_SECONDS = 1.0
+"""between two lines about the progress"""
+
+
+@attrs.define(eq=False)
+class EarlyEnd:
+    """Tells a run to stop: set by a signal, or when the run has all its messages."""
+
+    stop: trio.Event = attrs.field(factory=trio.Event)
+    interrupted: bool = False
+
+
+@asynccontextmanager
+async def load_phase(tell: Callable[[], object]) -> AsyncIterator[EarlyEnd]:
+    """Watch for signals and call ``tell`` every second, for the length of the block.
+
+    After the block signals have their usual effect again, so that a second Ctrl-C ends a clean-up.
+    """
+    end = EarlyEnd()
+
+    async def watch(*, task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for _ in signals:
+                end.interrupted = True
+                end.stop.set()
+
+    async def tell_progress() -> None:
+        while True:
+            await trio.sleep(TELL_SECONDS)
+            tell()
+
+    async with open_background() as nursery:
+        await nursery.start(watch)
+        nursery.start_soon(tell_progress, name="progress of the benchmark")
+        yield end
 
 
 @attrs.define(eq=False)

@@ -11,9 +11,8 @@ import trio
 from triomq.client.admin.errors import NotWritable
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.bench.bench_report import ProgressLines, load_progress
-from triomq.client.mqadmin.bench.early_end import load_phase
 from triomq.client.mqadmin.bench.load_plan import LoadPlan
-from triomq.client.mqadmin.bench.load_run import LoadCounts, run_load
+from triomq.client.mqadmin.bench.load_run import LoadCounts, load_phase, run_load
 from triomq.client.sdk.producer import Producer
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.message import Message

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from triomq.client.admin.accounts import ask_access, listed, same_reason
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words
+from triomq.client.admin.cluster_files.fields import ACTIONS, RESOURCES
 from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import PolicyNotFound
 from triomq.client.mqadmin.core.account_copy import (
@@ -25,9 +26,6 @@ from triomq.remoting.protocol.headers.auth import AclHeader, DeleteAclHeader, Li
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
-
-ACTIONS = ("Pub", "Sub", "Create", "Update", "Delete", "Get", "List", "All", "Any")
-RESOURCES = ("Any", "Cluster", "Namespace", "Topic", "Group")
 
 
 def read_subject(text: str) -> str:

@@ -15,7 +15,7 @@ from silent_servers import silent_broker, silent_server
 
 from triomq import PushConsumer
 from triomq.client.admin.admin import Admin
-from triomq.client.mqadmin.bench import early_end
+from triomq.client.mqadmin.bench import load_run
 from triomq.client.mqadmin.bench.bench_places import own_topic
 from triomq.client.mqadmin.command_line import understand
 from triomq.client.mqadmin.commands import bench
@@ -38,7 +38,7 @@ async def test_a_run_sends_its_messages_and_deletes_its_topic(
         words = ("bench", "send", "--count", 300, "--rate", 1000, "--size", 100, "--batch", 3)
         done = await call(cluster, *words, "--json")
         quiet = capsys.readouterr().err
-        monkeypatch.setattr(early_end, "TELL_SECONDS", 0.1)
+        monkeypatch.setattr(load_run, "TELL_SECONDS", 0.1)
         text = await call(cluster, "bench", "send", "--duration", 1, "--rate", 100)
         progress = capsys.readouterr().err
         assert await names(cluster) == set()
