@@ -90,6 +90,7 @@ def java_proxy_before_ours(folder: Path) -> Iterator[GrpcEndpoint]:
         if access_run.ON:
             (conf.parent / "tools.yml").write_text(access_run.CREDENTIALS)
         command = ["java", "-Xmx512m", "-Xms64m", *processes.QUICK_JAVA, f"-Duser.home={proxy}"]
+        command += [f"-Drocketmq.home.dir={proxy}"]
         command += ["-cp", f"{home}/jars/*", "org.apache.rocketmq.proxy.ProxyStartup"]
         log, environment = proxy / "proxy.log", {"RMQ_PROXY_HOME": str(proxy)}
         with processes.running([*command, "-pc", str(conf)], log, env=environment) as process:
