@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from starlette.responses import Response
 
 from triomq.client.admin.accounts import listed
 from triomq.client.admin.answers import Answers, problem_lines
+from triomq.client.admin.decisions import ASKABLE, decided, read_resource
 from triomq.client.console.core.forms import FormInvalid
 from triomq.client.console.core.page_visit import Page, PageVisit, ask_all
 from triomq.client.console.core.users import UserRole
 from triomq.client.core.errors import BrokerError
+from triomq.remoting.access.resources import Action, Need
 from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry, User
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.auth import (
@@ -37,8 +41,9 @@ async def policies(visit: PageVisit) -> Response:
     users: Answers[list[User]] = await admin.for_each(masters, users_of)
     acls: Answers[list[Acl]] = await admin.for_each(masters, acls_of)
     refusals = [error for error in users.failures.values() if isinstance(error, BrokerError)]
+    answer, unanswered = await _decisions(visit, masters)
     off = bool(masters) and not users.values and len(refusals) == len(users.failures)
-    problems = [] if off else sorted({*problem_lines(users), *problem_lines(acls)})
+    problems = [] if off else sorted({*problem_lines(users), *problem_lines(acls), *unanswered})
     return visit.page(
         "policies.html",
         off=off,
@@ -52,7 +57,31 @@ async def policies(visit: PageVisit) -> Response:
             for entry in policy.entries or ()
         ],
         problems=problems,
+        askable=ASKABLE,
+        answer=answer,
     )
+
+
+async def _decisions(
+    visit: PageVisit, masters: Mapping[str, str]
+) -> tuple[Mapping[str, Mapping[str, object]], list[str]]:
+    """Return what each broker says to the question of the page's form, and what is missing.
+
+    Raises: FormInvalid.
+    """
+    query = visit.query
+    name, action = query.text("user"), query.text("action")
+    if not name:
+        return {}, []
+    try:
+        need = Need(read_resource(query.needed("resource")), (Action[action.upper()],))
+    except (ValueError, KeyError) as error:
+        raise FormInvalid(str(error)) from None
+    admin, source = visit.console.admin, query.text("from") or "127.0.0.1"
+    answers = await admin.for_each(
+        masters, lambda broker: decided(admin, masters[broker], name, need, source)
+    )
+    return answers.values, problem_lines(answers)
 
 
 async def _at_all(visit: PageVisit, code: RequestCode, header: object, body: bytes = b"") -> None:
@@ -75,6 +104,23 @@ async def create_user(visit: PageVisit) -> Response:
         after={"type": kind},
     )
     visit.done("policies.user_created", name=name)
+    return visit.go("/policies")
+
+
+async def update_user(visit: PageVisit) -> Response:
+    """Change the state, the type or the password of a user; an empty field leaves what is."""
+    form = visit.form
+    name, password = form.needed("name"), form.raw("password")
+    status, kind = form.text("status"), form.text("type")
+    body = User(password=password or None, user_type=kind or None, user_status=status or None)
+    header, code = UserHeader(name), RequestCode.AUTH_UPDATE_USER
+    await visit.change(
+        "user.update",
+        name,
+        lambda: _at_all(visit, code, header, body.encode()),
+        after={"status": status, "type": kind, "password": "changed" if password else ""},
+    )
+    visit.done("policies.user_updated", name=name)
     return visit.go("/policies")
 
 
@@ -131,6 +177,7 @@ async def delete_rule(visit: PageVisit) -> Response:
 PAGES = (
     Page("GET", "/policies", policies, role=UserRole.ADMIN),
     Page("POST", "/policies/user", create_user, role=UserRole.ADMIN, change=True),
+    Page("POST", "/policies/user/update", update_user, role=UserRole.ADMIN, change=True),
     Page("POST", "/policies/user/delete", delete_user, role=UserRole.ADMIN, change=True),
     Page("POST", "/policies/rule", create_rule, role=UserRole.ADMIN, change=True),
     Page("POST", "/policies/rule/delete", delete_rule, role=UserRole.ADMIN, change=True),

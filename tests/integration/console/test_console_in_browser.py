@@ -131,7 +131,7 @@ def paths(browser: webdriver.Chrome, url: str) -> list[str]:
         f"/message?{place}",
         f"/dead-letters?group={GROUP}",
         "/producers",
-        "/policies",
+        "/policies?user=nobody&action=Pub&resource=Topic:T",
         "/configuration",
         "/configuration/change?kind=broker&key=brokerPermission&value=4",
     ]

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import trio
+from access_callers import ROOT, SETTINGS
 from console_pages import PageClient, console_of
+from hooked_cluster import hooked_cluster
 
 from triomq.client.admin.admin import Admin
 from triomq.client.core.config import ClientSettings, ConsumerSettings
@@ -22,6 +24,7 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
 from triomq.remoting.protocol.headers.route import RegisterBrokerHeader
 from triomq.remoting.protocol.headers.send import SendBackHeader
+from triomq.remoting.protocol.signing import Credentials
 from triomq.testing import InProcessCluster, local_cluster
 
 
@@ -423,6 +426,37 @@ async def test_producers_and_policies(client: PageClient, triomq_cluster: InProc
         assert "No producer is connected." in client.text
     await client.get("/policies")
     assert client.status == 200
+
+
+@pytest.mark.feature(194)
+async def test_users_and_rules_and_why_one_may(tmp_path: Path) -> None:
+    root = Credentials(access_key=ROOT[0], secret_key=ROOT[1])
+    async with (
+        hooked_cluster(tmp_path, (), **SETTINGS) as namesrv,
+        console_of(namesrv, tmp_path, credentials=root) as client,
+    ):
+        await client.log_in("admin")
+
+        async def ask(question: str) -> str:
+            return await client.get(f"/policies?user=guest&from=10.1.2.3&{question}")
+
+        await until(client, "/policies", "inner")
+        await client.post("/policies/user", name="guest", password="pw-12345678", type="Normal")
+        rule = {"subject": "User:guest", "resource": "Topic:or*", "actions": "Pub", "sources": ""}
+        await client.get("/policies")
+        await client.post("/policies/rule", **rule, decision="Allow")
+        assert "Pub on Topic:or*" in await ask("action=Pub&resource=Topic:orders")
+        assert "no rule is about that" in await ask("action=Sub&resource=Topic:orders")
+        await ask("action=Pub&resource=Topic:or*")
+        assert client.status == 400
+        assert "ask for one" in client.text
+        await client.get("/policies")
+        await client.post("/policies/user/update", name="guest", status="disable")
+        assert "User guest was changed at all brokers." in await client.follow()
+        assert "the user is disabled" in await ask("action=Pub&resource=Topic:orders")
+        assert client.audit()[-1]["after"] == {"status": "disable", "type": "", "password": ""}
+        await client.post("/policies/user/delete", name="guest", confirm="guest")
+        assert "User guest was deleted at all brokers." in await client.follow()
 
 
 async def test_preferences(client: PageClient) -> None:
