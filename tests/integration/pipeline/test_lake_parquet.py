@@ -17,9 +17,17 @@ from pyarrow import dataset
 from pyspark.sql import DataFrameWriter
 
 from tests.support.spark_peers import need_spark, open_session
+from triomq.client.pipeline import replay as replay_module
+from triomq.client.pipeline.checkpoints import RUN, rows_checkpoint
 from triomq.client.pipeline.core.errors import PipelineError
-from triomq.client.pipeline.core.spec import TableSpec
+from triomq.client.pipeline.core.origin import PLACE
+from triomq.client.pipeline.core.spec import DecodeSpec, RunSpec, SourceSpec, Spec, TableSpec
+from triomq.client.pipeline.dead_letters import open_dead_letters
+from triomq.client.pipeline.replay import Replayed
+from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
+from triomq.client.pipeline.tables.locks import locked
 from triomq.client.pipeline.tables.opening import open_table
+from triomq.client.pipeline.upkeep import keep_up
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -227,3 +235,64 @@ def test_a_reader_beside_the_writer_sees_whole_files(spark: Any, tmp_path: Path)
     reader.join()
     assert failures == []
     assert numbers(table) == list(range(36))
+
+
+def pipeline(folder: Path, sink: TableSpec, dead_letters: TableSpec) -> Spec:
+    return Spec(
+        name="orders",
+        source=SourceSpec(name_server="127.0.0.1:1", topics=("t",)),
+        decode=DecodeSpec(format="string"),
+        sink=sink,
+        dead_letters=dead_letters,
+        run=RunSpec(checkpoint=str(folder / "checkpoint")),
+    )
+
+
+@pytest.mark.loss
+def test_compact_leaves_versions_and_topics_alone(spark: Any, tmp_path: Path) -> None:
+    """``compact`` between two batches of ``run``, which has its lock all the while."""
+    folder = tmp_path / "lake"
+    sink = spec(folder, mode="changes", key=("number",))
+    topic = TableSpec(kind="topic", topic="dead", name_server="127.0.0.1:1")
+    made = pipeline(tmp_path, sink, topic)
+    files = HadoopFiles(spark)
+    with locked(files, files.absolute(made.run.checkpoint), RUN) as lock:
+        table = open_table(spark, sink, rows_checkpoint(made.run.checkpoint), lock)
+        for version in range(2):
+            table.upsert(rows(spark, 0, 4, version=version), ["number"])
+        before = sorted(folder.rglob("*"))
+        done = keep_up(spark, made, before=date(2027, 1, 1))
+        assert [(each.files_merged, each.dates_deleted) for each in done] == [(0, 0), (0, 0)]
+        assert sorted(folder.rglob("*")) == before
+        table.upsert(rows(spark, 2, 6, version=2), ["number"])
+    found = {row.number: row.value for row in spark.read.parquet(str(folder)).collect()}
+    assert found == {n: f"{n}/{1 if n < 2 else 2}" for n in range(6)}
+
+
+@pytest.mark.loss
+def test_replay_sends_what_was_there_when_it_began(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``run`` adds dead letters while ``replay`` sends: the next ``replay`` has those."""
+    made = pipeline(tmp_path, spec(tmp_path / "lake"), spec(tmp_path / "dead"))
+    dead = open_dead_letters(spark, made, rows_checkpoint(made.run.checkpoint))
+    assert dead is not None
+    more = ["map('a', 'b') AS mq_headers", "cast(value AS binary) AS mq_value"]
+    more += ["mq_time AS mq_born", "'k' AS mq_key", "'x' AS mq_tags", "'bad' AS mq_reason"]
+    sent: list[list[int]] = []
+    batches = iter(range(10))
+
+    def fail(first: int, end: int) -> None:
+        frame = rows(spark, first, end).selectExpr("*", *more)
+        dead.write(frame, next(batches), end - first)
+
+    def send_beside_the_run(frame: Any, options: object) -> Any:
+        fail(10 * len(sent) + 10, 10 * len(sent) + 12)
+        sent.append(sorted(row.mq_offset for row in frame.collect()))
+        return frame.select(*PLACE).limit(0).selectExpr("*", "'' AS mq_reason").persist()
+
+    monkeypatch.setattr(replay_module, "send", send_beside_the_run)
+    fail(0, 4)
+    assert replay_module.replay(spark, made) == Replayed(sent=4, left_out=0)
+    assert replay_module.replay(spark, made) == Replayed(sent=2, left_out=4)
+    assert sent == [[0, 1, 2, 3], [10, 11]]

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from triomq.client.pipeline.checkpoints import RUN
 from triomq.client.pipeline.core import spec as core_spec
 from triomq.client.pipeline.core.errors import ReadRefused, SpecError
 from triomq.client.pipeline.core.origin import DATE, VALUE
+from triomq.client.pipeline.core.spec import TableSpec
 from triomq.client.pipeline.dead_letters import DeadLetters
 from triomq.client.pipeline.replay import LOST, REPLAYED_FROM, Replayed, replay
 from triomq.client.pipeline.run import PipelineRun
@@ -33,6 +35,7 @@ from triomq.client.pipeline.spec_file import read_spec
 from triomq.client.pipeline.status import PipelineStatus, read_status
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.locks import LockHeld, locked
+from triomq.client.pipeline.tables.opening import open_table
 from triomq.client.pipeline.tables.parquet import ParquetTable
 from triomq.client.pipeline.upkeep import keep_up
 from triomq.client.spark.sink import delivery
@@ -367,3 +370,28 @@ def files_of_rows(folder: Path) -> list[Path]:
 
 def is_over(marker: Path, started: PipelineProcess) -> bool:
     return marker.exists() or started.has_ended
+
+
+def test_two_pipelines_may_have_one_topic_as_sink(
+    spark: Any, running: Cluster, tmp_path: Path
+) -> None:
+    """The topic has the rows of both, each pipeline's once."""
+    running.create_topic("both", 2)
+    spec = TableSpec(kind="topic", topic="both", name_server=running.namesrv)
+
+    def fill(number: int) -> None:
+        table = open_table(spark, spec, str(tmp_path / f"checkpoint {number}"))
+        for batch in range(2):
+            first = 100 * number + 10 * batch
+            frame = spark.range(first, first + 10, numPartitions=2)
+            place = ("'t' AS mq_topic", "'b' AS mq_broker", "0 AS mq_queue", "id AS mq_offset")
+            refused = table.append(frame.selectExpr("cast(id AS string) AS value", *place), batch)
+            assert refused is not None
+            assert refused.isEmpty()
+            refused.unpersist()
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(fill, range(2)))
+    read = open_table(spark, spec, str(tmp_path / "checkpoint 0")).read()
+    found = sorted(int(row[VALUE]) for row in read.select(VALUE).collect())
+    assert found == [*range(20), *range(100, 120)]
