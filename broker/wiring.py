@@ -136,6 +136,9 @@ def open_broker(
             else None,
             services.access if config.access.authentication else None,
             services.request_modes,
+            services.registrar.settings.broker_address
+            if config.replication.acting_master
+            else None,
         )
     acting = open_acting_option(
         config.replication,
@@ -159,6 +162,8 @@ def open_broker(
         table_copy,
         timers,
     )
+    if acting.takeover is not None:
+        group_changes.hear = acting.takeover.hear
     server = open_server(
         config, server_config, store, role, services, group_changes, places, connector, timers
     )

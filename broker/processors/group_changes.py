@@ -17,7 +17,7 @@ from triomq.broker.roles.acting_master import ActingMaster
 from triomq.broker.roles.table_copy import TableCopy
 from triomq.broker.services.registration import Registrar
 from triomq.broker.services.timers.timers import Timers
-from triomq.remoting.core.errors import Rejected, RemotingError
+from triomq.remoting.core.errors import ConnectionLost, Rejected, RemotingError
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.bodies.topics import DataVersion
@@ -52,6 +52,8 @@ class GroupChanges:
     acting: ActingMaster | None = None
     copy: TableCopy | None = None
     timers: Timers | None = None
+    hear: Callable[[str], None] = lambda slave: None
+    """Called on a master with the address of a slave that says that it is there."""
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _noticed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _reporting: bool = attrs.field(default=False, init=False)
@@ -91,7 +93,7 @@ class GroupChanges:
     async def master_address(self, request: Request) -> Response:
         """Return the HA address to a slave, or hand over to a master that starts, then answer.
 
-        A slave sends an empty header, a master sends its addresses.
+        A slave sends its own address, Java's an empty header; a master sends its addresses.
         """
         self._require(request.code)
         header: ExchangeHaAddressHeader = request.header
@@ -99,6 +101,8 @@ class GroupChanges:
         if header.master_ha_address is None:
             if self.slave is not None:
                 return Response(header=ExchangeHaAddressHeader())
+            if header.master_address is not None:
+                self.hear(header.master_address)
             return Response(
                 header=ExchangeHaAddressHeader(
                     settings.ha_address, self.log_end(), settings.broker_address
@@ -139,7 +143,10 @@ class GroupChanges:
         self._reporting = True
         try:
             with trio.fail_after(REPORT_SECONDS):
-                await copy.report_commits(master)
+                try:
+                    await copy.report_commits(master)
+                except ConnectionLost:  # to the process before: the first write finds that out
+                    await copy.report_commits(master)
         except (RemotingError, trio.TooSlowError, ValueError) as error:
             reason = (
                 f"it took longer than {REPORT_SECONDS:g} s"

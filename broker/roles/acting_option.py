@@ -15,7 +15,7 @@ from triomq.broker.roles.acting_master import ActingMaster
 from triomq.broker.roles.acting_rules import ActingRules
 from triomq.broker.roles.broker_group import BrokerGroup
 from triomq.broker.roles.role import Role
-from triomq.broker.roles.takeover import MasterTakeover
+from triomq.broker.roles.takeover import SEARCH_SECONDS, MasterTakeover
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.delay_delivery import RemoteDelivery
 from triomq.broker.services.offsets import ConsumerOffsets
@@ -86,7 +86,7 @@ def open_acting_option(
     if reviver is not None:
         master_tasks.append(reviver.run)
     acting_master = ActingMaster(
-        ActingRules(broker.broker_id),
+        ActingRules(broker.broker_id, SEARCH_SECONDS),
         group,
         lambda: slave.following or slave.parted.known(),
         master_tasks,

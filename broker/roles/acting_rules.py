@@ -38,8 +38,13 @@ class ActingRules:
     """The state of one slave; every method gets ``now`` in seconds of one monotonic clock."""
 
     broker_id: int
+    grace_seconds: float = 0.0
+    """Time after the start in which a slave waits for a master that it has not met: both may just
+    be starting.
+    """
     role: SlaveRole = attrs.field(default=SlaveRole.STANDBY, init=False)
     _handed_over: float = attrs.field(default=0.0, init=False)
+    _waits_to: float | None = attrs.field(default=None, init=False)
 
     @property
     def acting(self) -> bool:
@@ -56,13 +61,15 @@ class ActingRules:
             broker_id for members in views for broker_id in members if broker_id < self.broker_id
         }
         handing_over = self.role is SlaveRole.HANDING_OVER
+        if self._waits_to is None:
+            self._waits_to = now + self.grace_seconds
         if following or MASTER_ID in smaller:
-            self.role = SlaveRole.STANDBY
+            self.role, self._waits_to = SlaveRole.STANDBY, now
         elif handing_over and now < self._handed_over + HANDOVER_SECONDS:
             pass  # the master does not register before it has taken everything over
         elif smaller:
             self.role = SlaveRole.STANDBY
-        elif any(self.broker_id in members for members in views):
+        elif any(self.broker_id in members for members in views) and now >= self._waits_to:
             self.role = SlaveRole.ACTING
         elif handing_over:
             self.role = SlaveRole.STANDBY

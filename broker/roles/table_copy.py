@@ -42,6 +42,7 @@ from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
 from triomq.remoting.protocol.names import (
     HALF_TOPIC,
@@ -88,6 +89,8 @@ class TableCopy:
     access: AccessTable | None = None
     """Set where users are authenticated."""
     modes: RequestModes | None = None
+    acting_address: str | None = None
+    """Where this slave is, if it may act for its master."""
     period_seconds: float = PERIOD_SECONDS
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """Held while tables are replaced: commits that the master tells wait until then."""
@@ -109,6 +112,7 @@ class TableCopy:
                 await changed.wait()
                 continue
             try:
+                await self._announce(address)
                 async with self._turn:
                     report = await self.copy_all(address)
                 self._copied.advance(seen)
@@ -123,6 +127,13 @@ class TableCopy:
                 )
             with trio.move_on_after(self.period_seconds):
                 await self.changes.wait_beyond(seen)
+
+    async def _announce(self, address: str) -> None:
+        """Tell a master that may be starting from whom it must take over. Raises: RemotingError."""
+        if self.acting_address is not None:
+            header = ExchangeHaAddressHeader(master_address=self.acting_address)
+            command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, header)
+            await self.caller.invoke(address, command, timeout=CALL_SECONDS)
 
     async def copy_now(self) -> None:
         """Copy everything from now on, and return when this disk has it. The caller sets the

@@ -3,6 +3,8 @@
 Between two brokers of TrioMQ it goes in this order, so that no work is done twice:
 
 1. The master's port answers, but the master does not register and does no work of a master yet.
+   It waits until it knows a slave: from a name server, or from the slave itself (906), since a name
+   server that was just started lists nobody.
 2. It tells each slave where it is (906).
 3. The slave ends its master tasks, waits for deliveries in flight, tells the master which offsets
    consumers have committed, and answers.
@@ -25,7 +27,7 @@ from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.registration import Caller
 from triomq.broker.services.timers.timers import Timers
-from triomq.remoting.core.errors import RemotingError
+from triomq.remoting.core.errors import ConnectionLost, RemotingError
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
@@ -35,8 +37,10 @@ from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 
 logger = logging.getLogger(__name__)
 
-NAME_SERVER_SECONDS = 10.0
-"""Longest wait of a master that starts for a name server that answers."""
+SEARCH_SECONDS = 10.0
+"""Longest wait of a master that starts for a slave. One that knows the master's address tells it
+within ``table_copy.PERIOD_SECONDS`` and a connect time-out that it is there.
+"""
 HAND_OVER_SECONDS = 18.0
 """A slave has 5 s to end its master tasks and 10 s to report commits
 (``remote_sender.SEND_SECONDS``, ``group_changes.REPORT_SECONDS``).
@@ -46,6 +50,8 @@ TABLE_SECONDS = 5.0
 slaves take a silent master for dead.
 """
 ASK_AGAIN_SECONDS = 0.5
+HEARD_MAX = 16
+"""Any peer can pose as a slave."""
 
 
 @attrs.define(eq=False)
@@ -58,37 +64,45 @@ class MasterTakeover:
     offsets: ConsumerOffsets
     log_end: Callable[[], int]
     timers: Timers | None = None
+    _heard: set[str] = attrs.field(factory=set, init=False)
+    """Slaves that said where they are."""
+
+    def hear(self, slave: str) -> None:
+        """Note where a slave is. Checkpoint: never."""
+        if len(self._heard) < HEARD_MAX:
+            self._heard.add(slave)
 
     async def run(self) -> None:
         """Return when every slave that is alive has handed over, or cannot be reached.
 
         Java waits without end for a slave that does not answer.
         """
-        slaves: dict[int, str] = {}
         if not self.group.askable:
             return
-        with trio.move_on_after(NAME_SERVER_SECONDS) as asking:
-            while not (views := await self.group.members()):  # noqa: ASYNC110  (a remote answer)
+        slaves: set[str] = set()
+        with trio.move_on_after(SEARCH_SECONDS) as search:
+            while True:
+                views = await self.group.members()
+                for members in views:
+                    slaves |= {each for key, each in members.items() if key != MASTER_ID}
+                slaves |= self._heard
+                if slaves or (views and not self.log_end()):
+                    break  # with an empty log there was nothing to act for
                 await trio.sleep(ASK_AGAIN_SECONDS)
-            for members in views:
-                slaves |= {
-                    broker_id: address
-                    for broker_id, address in members.items()
-                    if broker_id != MASTER_ID
-                }
-        if asking.cancelled_caught:
+        slaves |= self._heard
+        if search.cancelled_caught and not slaves:
             logger.warning(
-                "no name server says within %g s whether a slave acts for this master; delayed"
-                " messages that it has delivered may come twice",
-                NAME_SERVER_SECONDS,
+                "no name server knows a slave, and none says within %g s that it is there: what one"
+                " has done in place of this master may come twice",
+                SEARCH_SECONDS,
             )
         async with trio.open_nursery() as nursery:
-            for broker_id, address in sorted(slaves.items()):
-                nursery.start_soon(self._take_over, broker_id, address)
+            for address in sorted(slaves):
+                nursery.start_soon(self._take_over, address)
 
-    async def _take_over(self, broker_id: int, address: str) -> None:
+    async def _take_over(self, address: str) -> None:
         try:
-            reported = await self._hand_over(broker_id, address)
+            reported = await self._hand_over(address)
             if reported is None:
                 return
             delays = await self._ask(address, request(RequestCode.GET_ALL_DELAY_OFFSET))
@@ -101,22 +115,20 @@ class MasterTakeover:
             commits = "its own" if reported else await self._take_offsets(address)
         except (RemotingError, ValueError) as error:
             logger.warning(
-                "slave %d (%s) does not hand over: %s; delayed messages that it has delivered may"
-                " come twice",
-                broker_id,
+                "slave %s does not hand over: %s; delayed messages that it has delivered may come"
+                " twice",
                 address,
                 error,
             )
             return
         logger.info(
-            "slave %d (%s) handed over: progress of %s delay levels, %s consumer offsets",
-            broker_id,
+            "slave %s handed over: progress of %s delay levels, %s consumer offsets",
             address,
             levels,
             commits,
         )
 
-    async def _hand_over(self, broker_id: int, address: str) -> bool | None:
+    async def _hand_over(self, address: str) -> bool | None:
         """End a slave's master tasks.
 
         Returns: whether the slave has reported the commits of consumers, as TrioMQ's slaves do and
@@ -133,17 +145,15 @@ class MasterTakeover:
             )
         except RemotingError as error:
             logger.warning(
-                "slave %d (%s) does not say that it has handed over (%s): asking for its progress"
-                " all the same",
-                broker_id,
+                "slave %s does not say that it has handed over (%s): asking for its progress all"
+                " the same",
                 address,
                 error,
             )
             return False
         if answer.code != ResponseCode.SUCCESS:
             logger.info(
-                "slave %d (%s) does not act for its master: it answered %s %s",
-                broker_id,
+                "slave %s does not act for its master: it answered %s %s",
                 address,
                 answer.code,
                 answer.remark,
@@ -170,4 +180,10 @@ class MasterTakeover:
         return self.offsets.take_back(ConsumerOffsetTable.decode(bytes(answer.body)))
 
     async def _ask(self, address: str, command: Command, seconds: float = TABLE_SECONDS) -> Command:
-        return await self.caller.invoke(address, command, timeout=seconds)
+        """Raises: RemotingError."""
+        begun = trio.current_time()
+        try:
+            return await self.caller.invoke(address, command, timeout=seconds)
+        except ConnectionLost:  # what the slave has done is worth a second try
+            left = max(1.0, begun + seconds - trio.current_time())
+            return await self.caller.invoke(address, command, timeout=left)

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -16,6 +17,7 @@ import pytest
 import trio
 from brokers import BrokerPeer, peer_of, running_broker
 from pop_peer import Popped, acknowledge, pop
+from processes import free_port
 from replicated_brokers import Group, Member, broker_group, eventually
 
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
@@ -63,7 +65,11 @@ class Pair:
 
 @asynccontextmanager
 async def pair(
-    folder: Path, settings: dict[str, Any], *, other: bool = True
+    folder: Path,
+    settings: dict[str, Any],
+    *,
+    other: bool = True,
+    slave: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[Pair]:
     async with broker_group(folder, acting_master=True) as group:
         second = None
@@ -73,9 +79,9 @@ async def pair(
         master = await group.start(0, "SYNC_MASTER", **settings)
         await master.peer.create_topic("T", 2)
         await master.peer.create_topic("Other", 1)
-        slave = await group.start(1, **settings)
+        member = await group.start(1, **{**settings, **slave})
         await eventually(lambda: stored_twice(master.peer, "T"))
-        yield Pair(group, master, slave, settings, second)
+        yield Pair(group, master, member, settings, second)
 
 
 async def stored_twice(peer: BrokerPeer, topic: str) -> bool:
@@ -177,6 +183,30 @@ async def test_messages_come_again_at_another_master_while_their_own_is_down(
         await eventually(two.followed)
         assert await bodies_within(master.peer, 6) == []
         assert await bodies_within(two.other.peer, 1) == []
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["lists nobody", "is not there"])
+async def test_a_name_server_that_knows_no_slave_hides_nothing_from_the_master(
+    tmp_path: Path, listed: bool
+) -> None:
+    """It has just been started, or is down: the slave says itself that it is there."""
+    settings = {**ALONE, "listenPort": free_port()}
+    async with pair(tmp_path, settings, other=False, slave={"listenPort": 0}) as two:
+        peer = two.master.peer
+        await bodies_within(peer, 0.5)
+        await send(peer, b"m0", b"m1")
+        taken = await taken_from(peer, 2, invisible_ms=LONG_MS)
+        await send(peer, b"s0", b"s1")
+        await two.master.crash()
+        await eventually(two.serves)
+        for each in (*taken, *await taken_from(two.slave.peer, 2, invisible_ms=LONG_MS)):
+            await acknowledge(two.slave.peer, each)
+        async with broker_group(tmp_path / "new", acting_master=True) as new:
+            two.settings["namesrvAddr"] = new.namesrv if listed else f"127.0.0.1:{free_port()}"
+            master = await two.master_back()
+            assert await positions(master.peer) == await positions(two.slave.peer)
+            assert await bodies_within(master.peer, LONG_MS / 1000 + 4) == []
+            await master.crash()
 
 
 async def test_another_invisible_time_at_the_acting_slave(tmp_path: Path) -> None:

@@ -104,3 +104,17 @@ def test_roles(story: str) -> None:
             rules.decide(views, following, now)
         assert rules.role is wanted, (story, seen)
         assert rules.acting is (wanted is ACTING)
+
+
+def test_a_slave_that_starts_waits_for_a_master_that_may_be_starting() -> None:
+    """It waits once: a master that it has met is known to be gone."""
+    alone, rules = [{1: "10.0.0.1:10911"}], ActingRules(1, grace_seconds=10.0)
+    assert [rules.decide(alone, False, now) for now in (1.0, 10.9, 11.0)] == [
+        STANDBY,
+        STANDBY,
+        ACTING,
+    ]
+    rules = ActingRules(1, grace_seconds=10.0)
+    assert rules.decide(alone, False, 1.0) is STANDBY
+    assert rules.decide(alone, True, 2.0) is STANDBY
+    assert rules.decide(alone, False, 3.0) is ACTING

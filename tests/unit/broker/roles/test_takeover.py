@@ -19,12 +19,17 @@ from stores import empty_store
 from triomq.broker.processors.group_changes import PAUSE_SECONDS, REPORT_SECONDS, GroupChanges
 from triomq.broker.replication.slave import MasterAddress
 from triomq.broker.roles.acting_rules import HANDOVER_SECONDS
-from triomq.broker.roles.takeover import HAND_OVER_SECONDS, TABLE_SECONDS, MasterTakeover
+from triomq.broker.roles.takeover import (
+    HAND_OVER_SECONDS,
+    SEARCH_SECONDS,
+    TABLE_SECONDS,
+    MasterTakeover,
+)
 from triomq.broker.services.delay import open_delayed_messages
 from triomq.broker.services.offsets import open_consumer_offsets
 from triomq.broker.services.persisted import Version
 from triomq.broker.services.remote_sender import SEND_SECONDS
-from triomq.remoting.core.errors import ConnectFailed, RequestTimeout
+from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import RequestCode
@@ -45,11 +50,19 @@ class Slaves:
 
     answers: dict[str, tuple[float, str | None] | Exception]
     asked: list[tuple[str, int]] = attrs.field(factory=list)
+    views: list[dict[int, str]] | None = None
+    """What name servers say; None: one lists all slaves."""
+    log_end: int = 9
+    lost: int = 0
+    """So many requests end with their connection."""
 
     async def invoke(self, address: str, command: Command, *, timeout: float) -> Command:
         await trio.lowlevel.checkpoint()
         self.asked.append((address, command.code))
         answer = self.answers[address]
+        if self.lost:
+            self.lost -= 1
+            raise ConnectionLost(address, "reset")
         if isinstance(answer, Exception):
             raise answer
         if command.code == RequestCode.GET_ALL_DELAY_OFFSET:
@@ -67,7 +80,7 @@ class Slaves:
 
     async def members(self) -> list[dict[int, str]]:
         await trio.lowlevel.checkpoint()
-        return [dict(enumerate(self.answers, 1))]
+        return self.views if self.views is not None else [dict(enumerate(self.answers, 1))]
 
     def master(self, folder: Path) -> MasterTakeover:
         delayed = open_delayed_messages(folder, empty_store(), None, Version(lambda: 1), lambda: 1)  # type: ignore[arg-type]
@@ -80,7 +93,7 @@ class Slaves:
             self,
             delayed,
             open_consumer_offsets(folder, Version(lambda: 0)),
-            lambda: 0,
+            lambda: self.log_end,
         )
 
 
@@ -129,8 +142,54 @@ async def test_slow_slaves_are_asked_side_by_side(
     assert trio.current_time() - begin + 2 * TABLE_SECONDS < HANDOVER_SECONDS
     assert SEND_SECONDS + REPORT_SECONDS < HAND_OVER_SECONDS
     assert taken(master) == ({2: 9}, 7)
-    assert "slave 2 (s:2) does not hand over: cannot connect to s:2: refused" in caplog.text
-    assert "slave 4 (s:4) handed over" in caplog.text
+    assert "slave s:2 does not hand over: cannot connect to s:2: refused" in caplog.text
+    assert "slave s:4 handed over" in caplog.text
+
+
+@pytest.mark.parametrize("views", [[], [{}], [{0: OWN}]], ids=["silent", "new", "lists the master"])
+async def test_a_slave_that_no_name_server_knows_says_where_it_is(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, views: list[dict[int, str]]
+) -> None:
+    master = Slaves({"s:1": (0, None)}, views=views).master(tmp_path)
+    changes = GroupChanges(True, master.group.registrar, lambda: 9, hear=master.hear)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(master.run)
+        await trio.sleep(SEARCH_SECONDS / 2)
+        assert taken(master) == ({}, None)
+        header = ExchangeHaAddressHeader(master_address="s:1")
+        answer = await changes.master_address(asked(RequestCode.EXCHANGE_BROKER_HA_INFO, header))
+        assert isinstance(answer.header, ExchangeHaAddressHeader)
+        assert answer.header.master_address == OWN
+    assert taken(master) == ({2: 9}, 7)
+
+
+@pytest.mark.parametrize(
+    ("views", "log_end", "seconds"),
+    [([], 9, SEARCH_SECONDS), ([{}], 9, SEARCH_SECONDS), ([], 0, SEARCH_SECONDS), ([{}], 0, 0)],
+)
+async def test_a_master_waits_for_a_slave_for_so_long(
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    views: list[dict[int, str]],
+    log_end: int,
+    seconds: float,
+) -> None:
+    """A new master need not wait: nobody had to act for it."""
+    begin = trio.current_time()
+    await Slaves({}, views=views, log_end=log_end).master(tmp_path).run()
+    assert trio.current_time() - begin == seconds
+    assert ("what one has done in place of this master may come twice" in caplog.text) == bool(
+        seconds
+    )
+
+
+async def test_a_lost_connection_hides_nothing_from_the_master(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    master = Slaves({"s:1": (0, OWN)}, lost=1).master(tmp_path)
+    await master.run()
+    assert taken(master) == ({2: 9}, None)
 
 
 @attrs.define(eq=False)
@@ -142,6 +201,8 @@ class Group:
     report_seconds: float = 0.0
     reported: list[str] = attrs.field(factory=list)
     refuses: bool = False
+    lost: int = 0
+    """So many reports end with their connection."""
 
     def check_now(self) -> None:
         self.checks += 1
@@ -155,6 +216,9 @@ class Group:
     async def report_commits(self, address: str) -> None:
         self.reported.append(address)
         await trio.sleep(self.report_seconds)
+        if self.lost:
+            self.lost -= 1
+            raise ConnectionLost(address, "reset")
         if self.refuses:
             raise ConnectFailed(address, "refused")
 
@@ -203,6 +267,15 @@ async def test_a_slave_answers_in_time_even_if_the_master_does_not_answer(
     )
     assert trio.current_time() - begin <= REPORT_SECONDS + 0.1
     assert answer.header.master_address == address
+
+
+async def test_a_connection_to_the_process_before_does_not_end_a_report() -> None:
+    group = Group(lost=1)
+    header = ExchangeHaAddressHeader("m:2", 0, OWN)
+    ask: Callable[..., Any] = group.changes().master_address
+    answer = await ask(asked(RequestCode.EXCHANGE_BROKER_HA_INFO, header))
+    assert answer.header.master_address == OWN
+    assert group.reported == [OWN, OWN]
 
 
 async def test_commits_are_reported_to_one_of_many_masters_at_a_time(
