@@ -15,7 +15,7 @@ PART ?= all
 
 comma := ,
 
-.PHONY: help demo test test-all ci nightly test-pythons compose-test wheelhouse spark-zip check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
+.PHONY: help demo test test-all ci nightly test-pythons compose-test wheelhouse spark-zip console-pictures check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -62,6 +62,9 @@ wheelhouse: ## bring the wheels for an image that is built without a package ind
 
 spark-zip: $(VENV)/.demo ## triomq-spark.zip: all that Spark's executors need beside pyarrow and numpy
 	$(BIN)/python -m triomq.client.spark.zip_file triomq-spark.zip
+
+console-pictures: $(VENV)/.dev ## the pictures of docs/console, from a cluster that works; ARGS="--all FOLDER" for every page in every form (needs Chromium)
+	$(BIN)/python tests/console_pictures.py $(ARGS)
 
 peers: $(VENV)/.dev ## bring the official clients and brokers (needs Java, Maven, Go and Node)
 	$(BIN)/python tests/compat/install_peers.py

@@ -4,6 +4,7 @@
 
     run_console ─┬ Admin (polling), Admin (reading)   connections
                  ├ poller                             owns what pages show
+                 ├ doctor                             what mqadmin doctor finds, once a minute
                  ├ sessions                           ends those of removed users
                  └ hypercorn                          stops first; answers in progress may end
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import cast
@@ -27,10 +28,12 @@ from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_poller import ClusterPoller
 from triomq.client.console.app import make_app
 from triomq.client.console.core.audit import AuditLog
+from triomq.client.console.core.cluster_doctor import ClusterDoctor
 from triomq.client.console.core.console_settings import ConsoleSettings
 from triomq.client.console.core.logins import ClusterLogin, FileLogin, PasswordCheck
 from triomq.client.console.core.page_visit import Console
 from triomq.client.console.core.rendering import make_templates
+from triomq.client.core.servers import namesrv_addresses
 from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.server.listen import open_listener
@@ -56,10 +59,17 @@ class ConsoleReady:
         return f"console ready on {self.url}"
 
 
-def open_admin(settings: ConsoleSettings, credentials: Credentials | None) -> Admin:
-    """Return an ``Admin`` of the console's cluster."""
+def open_admin(
+    settings: ConsoleSettings,
+    credentials: Credentials | None,
+    namesrvs: Sequence[str] | None = None,
+) -> Admin:
+    """Return an ``Admin`` of the console's cluster, at some of its name servers only."""
     return Admin(
-        settings.namesrv, timeout_seconds=REQUEST_SECONDS, tls=settings.tls, credentials=credentials
+        namesrvs or settings.namesrv,
+        timeout_seconds=REQUEST_SECONDS,
+        tls=settings.tls,
+        credentials=credentials,
     )
 
 
@@ -81,11 +91,16 @@ async def open_console(settings: ConsoleSettings) -> AsyncIterator[Console]:
             settings=settings,
             admin=reading,
             poller=poller,
+            doctor=ClusterDoctor(
+                namesrv_addresses(settings.namesrv),
+                partial(open_admin, settings, settings.credentials),
+            ),
             passwords=passwords,
             audit=AuditLog(settings.audit_file),
             templates=make_templates(),
         )
         await nursery.start(poller.poll_forever)
+        nursery.start_soon(console.doctor.examine_forever, name="console-doctor")
         nursery.start_soon(_end_sessions, console)
         yield console
         nursery.cancel_scope.cancel()

@@ -24,6 +24,8 @@ from triomq.client.console.run import open_console
 
 PASSWORD = "correct horse battery"
 ORIGIN = "http://console.test"
+COLUMN_NAME = re.compile(r' data-label="[^"]*"')
+"""what a narrow screen shows beside a cell"""
 TOKEN = re.compile(r'name="token" value="([0-9a-f]{64})"')
 
 
@@ -66,8 +68,9 @@ class PageClient:
 
     def _keep(self, answer: httpx.Response) -> str:
         self.status, self.headers = answer.status_code, answer.headers
-        self.text = unescape(answer.text) if answer.status_code != 303 else self.text
-        return answer.text
+        text = COLUMN_NAME.sub("", answer.text)
+        self.text = unescape(text) if answer.status_code != 303 else self.text
+        return text
 
     async def log_in(self, name: str, password: str = PASSWORD) -> int:
         await self.get("/login")

@@ -72,6 +72,13 @@ async def examine_cluster(values: Values) -> list[Finding]:
             admin.limit_to(deadline - trio.current_time())
             yield admin
 
+    return await examine(namesrvs, open_admin, values.number("lag"))
+
+
+async def examine(
+    namesrvs: Sequence[str], open_admin: OpenAdmin, lag_max: int | None
+) -> list[Finding]:
+    """Return all findings; ``lag_max`` None leaves out the lag of groups."""
     findings, tables = await name_servers(namesrvs, open_admin)
     if not tables:
         return findings
@@ -98,7 +105,8 @@ async def examine_cluster(values: Values) -> list[Finding]:
         findings += await endpoints(brokers, settings.values)
         findings += await controllers(admin, brokers, settings.values)
         findings.append(traces(await admin.topics()))
-        findings += await lags(admin, values.number("lag"))
+        if lag_max is not None:
+            findings += await lags(admin, lag_max)
     return findings
 
 

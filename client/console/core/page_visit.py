@@ -17,6 +17,7 @@ from triomq.client.admin.answers import all_of
 from triomq.client.admin.cluster_poller import ClusterPoller
 from triomq.client.console.core.audit import AuditLog
 from triomq.client.console.core.catalogue import texts_of
+from triomq.client.console.core.cluster_doctor import ClusterDoctor
 from triomq.client.console.core.console_settings import ConsoleSettings
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.logins import PasswordCheck
@@ -33,6 +34,7 @@ class Console:
     admin: Admin
     """for pages; it does not wait for brokers that the poller found silent"""
     poller: ClusterPoller
+    doctor: ClusterDoctor
     passwords: PasswordCheck
     audit: AuditLog
     templates: Environment

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from triomq.client.console.core.catalogue import LANGUAGES
 from triomq.client.console.core.charts import line_chart, meter
@@ -60,6 +61,22 @@ def plain(text: object) -> str:
     return printable(str(text))
 
 
+HEAD = re.compile(r"<t[hd](?: [^>]*)?>(.*?)</t[hd]>")
+CELL = re.compile(r"<(th|td)(?=[ >])")
+
+
+def labelled(table: Markup) -> Markup:
+    """Give each cell the name of its column, which a narrow screen shows beside it."""
+    head, body = table.split("<tbody>", 1)
+    names = [Markup(one).striptags() for one in HEAD.findall(head)]
+
+    def row_with_names(row: str) -> str:
+        labels = iter(names)
+        return CELL.sub(lambda cell: f'<{cell[1]} data-label="{escape(next(labels, ""))}"', row)
+
+    return Markup(f"{head}<tbody>{'<tr'.join(map(row_with_names, body.split('<tr')))}")
+
+
 def make_templates() -> Environment:
     """Return the environment: everything is escaped, a missing value is an error."""
     environment = Environment(
@@ -78,6 +95,7 @@ def make_templates() -> Environment:
         size=size,
         ratio=ratio,
         plain=plain,
+        labelled=labelled,
     )
     environment.globals.update(line_chart=line_chart, meter=meter, languages=LANGUAGES)
     return environment

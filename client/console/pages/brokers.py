@@ -25,7 +25,8 @@ async def overview(visit: PageVisit) -> Response:
         behind=behind[:MOST],
         put=[sample.put for sample in samples],
         get=[sample.get for sample in samples],
-        since=samples[0].at if samples else None,
+        times=[sample.at for sample in samples],
+        doctor=visit.console.doctor,
     )
 
 

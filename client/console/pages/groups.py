@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -10,12 +10,15 @@ import trio
 from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers, all_of, problem_lines, read_body
+from triomq.client.admin.cluster_view import GroupRow
+from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
+from triomq.client.admin.doctor.group_facts import read_group_facts
 from triomq.client.admin.documents import running_document
 from triomq.client.admin.group_resets import END_OF_QUEUE, reset
 from triomq.client.admin.times import now_ms
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.page_visit import Page, PageVisit, ask_all
-from triomq.client.console.core.paging import page_of
+from triomq.client.console.core.paging import order_of, page_of
 from triomq.client.console.core.users import UserRole
 from triomq.client.core.errors import GroupOffline, TrioMQError
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection
@@ -31,6 +34,15 @@ from triomq.remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 KINDS = ("normal", "all")
 TARGETS = ("earliest", "latest", "time", "shift")
 SHIFT_MAX = 1_000_000_000
+WHY_SECONDS = 2.0
+"""between the two readings of a group's offsets"""
+COLUMNS: Mapping[str, Callable[[GroupRow], str | float | None]] = {
+    "name": lambda row: row.name,
+    "lag": lambda row: row.lag,
+    "in_flight": lambda row: row.in_flight,
+    "rate": lambda row: row.rate,
+}
+"""by which the list can be sorted"""
 
 
 async def groups(visit: PageVisit) -> Response:
@@ -39,15 +51,20 @@ async def groups(visit: PageVisit) -> Response:
     rows = [
         row for row in visit.console.poller.view.groups.values() if kind == "all" or not row.system
     ]
-    if visit.query.text("sort") == "lag":
-        rows.sort(key=lambda row: -1 if row.lag is None else row.lag, reverse=True)
-    table = page_of(rows, visit.query.text("page"), search=search, text=lambda row: row.name)
+    order = order_of(visit.query.text("sort"), COLUMNS)
+    table = page_of(
+        order.sorted(rows, COLUMNS),
+        visit.query.text("page"),
+        search=search,
+        text=lambda row: row.name,
+    )
     return visit.page(
         "groups.html",
         table=table,
         kind=kind,
         kinds=KINDS,
         search=search,
+        order=order,
         sort=visit.query.text("sort"),
     )
 
@@ -65,10 +82,11 @@ class QueueLag:
 
 
 async def group(visit: PageVisit) -> Response:
-    """Show one group, asked of the brokers now."""
+    """Show one group, asked of the brokers now; with ``why=1`` also what holds it back."""
     name, admin = visit.query.needed("name"), visit.console.admin
     stats: Answers[ConsumeStats] | None = None
     members: Answers[ConsumerConnection] | None = None
+    facts: GroupFacts | None = None
     offline = False
     problems: list[str] = []
 
@@ -88,9 +106,18 @@ async def group(visit: PageVisit) -> Response:
         except TrioMQError as error:
             problems.append(str(error))
 
+    async def read_facts() -> None:
+        nonlocal facts
+        try:
+            facts = await read_group_facts(admin, name, WHY_SECONDS)
+        except TrioMQError as error:
+            problems.append(str(error))
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read_stats)
         nursery.start_soon(read_members)
+        if visit.query.text("why") == "1":
+            nursery.start_soon(read_facts)
     for answers in (stats, members):
         if answers is not None:
             problems += problem_lines(answers)
@@ -138,8 +165,20 @@ async def group(visit: PageVisit) -> Response:
         ),
         problems=sorted(set(problems)),
         dead_topic=DLQ_PREFIX + name,
+        facts=facts,
+        hindrances=hindrances(facts) if facts is not None else (),
+        owners=owners(facts),
         targets=TARGETS,
     )
+
+
+def owners(facts: GroupFacts | None) -> dict[MessageQueue, str]:
+    """Return queue → client id of the members that told their queues."""
+    return {
+        queue: client_id
+        for client_id, running in (facts.running.items() if facts is not None else ())
+        for queue in (*running.queues, *running.pop_queues)
+    }
 
 
 async def member(visit: PageVisit) -> Response:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
 from starlette.responses import Response
 
 from triomq.client.admin.answers import Answers, all_of, problem_lines
-from triomq.client.admin.cluster_view import MESSAGE_TYPE
+from triomq.client.admin.cluster_view import MESSAGE_TYPE, TopicRow
 from triomq.client.admin.messages import TOOLS_GROUP
 from triomq.client.console.core.forms import FormInvalid
 from triomq.client.console.core.page_visit import Page, PageVisit
-from triomq.client.console.core.paging import page_of
+from triomq.client.console.core.paging import order_of, page_of
 from triomq.client.console.core.reading import wait_readable
 from triomq.client.console.core.sending import send_new
 from triomq.client.console.core.users import UserRole
@@ -26,6 +27,14 @@ PERMS = {"6": 6, "4": 4, "2": 2, "0": 0}
 QUEUES_MAX = 1024
 KEYS_MAX = 64
 READABLE_SECONDS = 2.0
+COLUMNS: Mapping[str, Callable[[TopicRow], str | float | None]] = {
+    "name": lambda row: row.name,
+    "type": lambda row: row.message_type,
+    "read": lambda row: row.read_queues,
+    "write": lambda row: row.write_queues,
+    "rate": lambda row: row.get_rate,
+}
+"""by which the list can be sorted"""
 
 
 async def topics(visit: PageVisit) -> Response:
@@ -33,8 +42,22 @@ async def topics(visit: PageVisit) -> Response:
     kind = visit.query.text("kind") or "normal"
     search = visit.query.text("search")
     rows = [row for row in visit.console.poller.view.topics.values() if kind in ("all", row.kind)]
-    table = page_of(rows, visit.query.text("page"), search=search, text=lambda row: row.name)
-    return visit.page("topics.html", table=table, kind=kind, kinds=KINDS, search=search)
+    order = order_of(visit.query.text("sort"), COLUMNS)
+    table = page_of(
+        order.sorted(rows, COLUMNS),
+        visit.query.text("page"),
+        search=search,
+        text=lambda row: row.name,
+    )
+    return visit.page(
+        "topics.html",
+        table=table,
+        kind=kind,
+        kinds=KINDS,
+        search=search,
+        order=order,
+        sort=visit.query.text("sort"),
+    )
 
 
 async def topic(visit: PageVisit) -> Response:

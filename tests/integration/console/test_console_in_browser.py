@@ -125,7 +125,7 @@ def paths(browser: webdriver.Chrome, url: str) -> list[str]:
         f"/topic?name={TOPIC}",
         "/topics/create",
         "/groups?kind=all",
-        f"/group?name={GROUP}",
+        f"/group?name={GROUP}&why=1",
         f"/group/move?name={GROUP}&topic={TOPIC}&target=latest&by=0",
         f"/messages?topic={TOPIC}&by=time",
         f"/message?{place}",

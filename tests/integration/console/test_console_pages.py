@@ -13,7 +13,9 @@ import trio
 from access_callers import ROOT, SETTINGS
 from console_pages import PageClient, console_of
 from hooked_cluster import hooked_cluster
+from mqadmin_calls import mqadmin
 
+from triomq import ReceivedMessage
 from triomq.client.admin.admin import Admin
 from triomq.client.core.config import ClientSettings, ConsumerSettings
 from triomq.client.sdk.producer import Producer
@@ -267,6 +269,46 @@ async def test_members_with_their_stacks(
         assert "handle_slowly" in client.text
         await client.get(link.group(1).replace("127.0.0.1", "192.0.2.1"))
         assert client.status == 400, "never a request to an address that no broker has"
+
+
+@pytest.mark.feature(147)
+async def test_problems_come_first_in_the_words_of_mqadmin(
+    client: PageClient, triomq_cluster: InProcessCluster
+) -> None:
+    found = await mqadmin("doctor", "--cluster", "-n", triomq_cluster.namesrv_address, "--json")
+    advice = [one for one in found.document["findings"] if one["level"] == "advice"]
+    assert advice
+    page = await until(client, "/", advice[0]["found"])
+    assert page.index(advice[0]["fix"]) < page.index("Messages per second")
+
+
+@pytest.mark.feature(147)
+async def test_what_holds_a_group_back_and_who_has_its_queues(
+    client: PageClient, triomq_cluster: InProcessCluster
+) -> None:
+    await send(triomq_cluster, "orders", b"1", b"2")
+
+    async def hang(_: ReceivedMessage) -> None:
+        await trio.sleep_forever()
+
+    namesrv = triomq_cluster.namesrv_address
+    async with PushConsumer(
+        namesrv,
+        group="billing",
+        subscriptions="orders",
+        handler=hang,
+        consume_from="first",
+        settings=ConsumerSettings(client=ClientSettings(shutdown_timeout=0.1)),
+    ) as consumer:
+        with trio.fail_after(30):
+            while not consumer.assignment:
+                await trio.sleep(0.05)
+        assert "What holds it back" in await client.get("/group?name=billing")
+        page = await client.get("/group?name=billing&why=1")
+        assert f">{consumer.client_id}</td>" in page
+        found = await mqadmin("groupWhy", "billing", "-n", namesrv, "--seconds", "1", "--json")
+        for finding in found.document["findings"]:
+            assert finding["check"] in client.text
 
 
 @pytest.mark.feature(127)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 
 import attrs
 import pytest
+from markupsafe import Markup
 
 from triomq.client.admin.cluster_view import (
     BrokerRow,
@@ -15,7 +17,7 @@ from triomq.client.admin.cluster_view import (
     topic_rows,
 )
 from triomq.client.admin.message_preview import READ_BYTES_MAX, body_of, preview
-from triomq.client.console.core.charts import line_chart, meter
+from triomq.client.console.core.charts import line_chart, meter, scale_top
 from triomq.client.console.core.forms import FormInvalid, fields_of
 from triomq.client.console.core.message_text import (
     JSON_BYTES_MAX,
@@ -23,8 +25,8 @@ from triomq.client.console.core.message_text import (
     hex_dump,
     show_body,
 )
-from triomq.client.console.core.paging import ROWS_OF_A_PAGE, page_of
-from triomq.client.console.core.rendering import UNKNOWN, clock, number, ratio, size
+from triomq.client.console.core.paging import ROWS_OF_A_PAGE, order_of, page_of
+from triomq.client.console.core.rendering import UNKNOWN, clock, labelled, number, ratio, size
 from triomq.client.console.pages.account import local_path
 from triomq.client.console.pages.configuration import is_secret
 from triomq.remoting.protocol.bodies.offsets import (
@@ -136,6 +138,42 @@ def test_a_table_is_filtered_before_it_is_cut() -> None:
     assert (page.found, list(page.rows)[:2]) == (11, ["Topic-9", "Topic-90"])
     assert page_of([], "1").pages == 1
     assert ROWS_OF_A_PAGE == 25
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [("", "abcd"), ("-name", "dcba"), ("lag", "acbd"), ("-lag", "bcad"), ("x", "abcd")],
+)
+def test_a_table_is_sorted_with_what_is_unknown_last(sort: str, expected: str) -> None:
+    lags: dict[str, float | None] = {"a": 0, "b": 30, "c": 4, "d": None}
+    columns = {"name": str, "lag": lags.__getitem__}
+    order = order_of(sort, columns)
+    assert "".join(order.sorted("abcd", columns)) == expected
+    assert order_of("lag", columns).following("lag", down_first=True) == "-lag"
+    assert order_of("-lag", columns).following("lag", down_first=True) == "lag"
+    assert order_of("lag", columns).following("name", down_first=False) == "name"
+
+
+def test_cells_have_the_names_of_their_columns() -> None:
+    head = '<thead><tr><td></td><th scope="col">A &amp; B</th><th><a href="?">C</a></th></tr>'
+    rows = '<tr><td><b>0</b></td><th scope="row">1</th><td class="right">2</td></tr>'
+    found = labelled(Markup(f"{head}</thead><tbody>{rows}</tbody>"))
+    names = ["", "A &amp; B", "C"]
+    assert re.findall('data-label="([^"]*)"', found) == names
+    assert re.sub(' data-label="[^"]*"', "", found) == f"{head}</thead><tbody>{rows}</tbody>"
+
+
+@pytest.mark.parametrize(
+    ("value", "top"), [(0, 1), (1, 1), (1.2, 2), (4.9, 5), (5.1, 10), (82.6, 100), (200, 200)]
+)
+def test_the_scale_of_a_chart_is_a_round_number(value: float, top: float) -> None:
+    assert scale_top(value) == top
+
+
+def test_a_chart_has_the_times_of_its_first_middle_and_last_value() -> None:
+    chart = line_chart("t", [("in", [1.0, 2.0, 3.0])], [0.0, 60.0, 120.0])
+    assert re.findall(r"<span>\d\d:(\d\d:\d\d)</span>", chart) == ["00:00", "01:00", "02:00"]
+    assert re.findall("<span>([0-9.]+)</span>", chart) == ["5", "2.5", "0"]
 
 
 def test_a_chart_has_gaps_and_escapes() -> None:

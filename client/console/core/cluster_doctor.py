@@ -1,0 +1,52 @@
+"""What ``mqadmin doctor --cluster`` finds, looked for now and then, for the first page."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from triomq.client.admin.doctor.cluster_checks import OpenAdmin, examine
+from triomq.client.core.errors import TrioMQError
+from triomq.remoting.core.findings import Finding, Level
+
+logger = logging.getLogger(__name__)
+
+EVERY_SECONDS = 60.0
+LIMIT_SECONDS = 20.0
+
+
+@attrs.define(eq=False)
+class ClusterDoctor:
+    """The findings of the last examination. Lag is not examined: the poller knows it."""
+
+    namesrvs: Sequence[str]
+    open_admin: OpenAdmin
+    found: Sequence[Finding] | None = None
+    """None: no examination has ended"""
+    at: float = 0.0
+    """when it ended, in seconds since 1970"""
+
+    async def examine_forever(self) -> None:
+        """Run the task of the console until cancelled."""
+        while True:
+            with trio.move_on_after(LIMIT_SECONDS):
+                try:
+                    self.found = await examine(self.namesrvs, self.open_admin, None)
+                    self.at = time.time()
+                except TrioMQError as error:
+                    logger.warning("the cluster cannot be examined: %s", error)
+            await trio.sleep(EVERY_SECONDS)
+
+    @property
+    def to_do(self) -> list[Finding]:
+        """What somebody has to look at, problems first."""
+        return [
+            finding
+            for level in (Level.PROBLEM, Level.ADVICE)
+            for finding in self.found or ()
+            if finding.level is level
+        ]
