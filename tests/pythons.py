@@ -44,8 +44,10 @@ NOT_NEEDED = (
     "build",
     "selenium",
     "fastavro",
+    "flask",
     "grpcio-tools",
     "hatchling",
+    "moto",
     "mypy",
     "types-",
 )
@@ -99,8 +101,7 @@ def requirements() -> list[str]:
         "optional-dependencies"
     ]
     extras = (
-        *("dev", "lz4", "zstd", "pipeline", "registry", "console", "grpc", "otel"),
-        *("postgresql", "redis"),
+        *("dev", "lz4", "zstd", "pipeline", "console", "grpc", "otel", "postgresql", "redis"),
     )
     lines = [line for extra in extras for line in wanted[extra]]
     return [line for line in lines if not line.startswith(("triomq", *NOT_NEEDED))]
