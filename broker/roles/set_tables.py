@@ -27,6 +27,7 @@ from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.server.requests import Deferred, Response
 
 RETRY_SECONDS = 0.1
+JOIN_SECONDS = 1.0
 COMMITS_BYTES_MAX = 64 * 1024
 """Members copy the whole table instead of more commits in one round: some hundred."""
 
@@ -116,8 +117,11 @@ class SetTables:
         Raises: as ``ControllerMembership.propose``.
         """
         joining, having = members - self.leads.members, set[int]()
-        for broker_id in joining:
-            await self._tell(broker_id, b"", having)
+        with trio.move_on_after(JOIN_SECONDS):  # a slave that has just begun is soon ready
+            while not joining <= having:
+                for broker_id in joining - having:
+                    await self._tell(broker_id, b"", having)
+                await trio.sleep(RETRY_SECONDS / 2)
         if not joining <= having:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, f"{sorted(joining - having)} cannot copy the tables yet"

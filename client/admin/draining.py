@@ -87,15 +87,30 @@ class Unread:
     """number of queues with messages that it has not read"""
 
 
+async def controllers_of(admin: Admin, broker: BrokerAddress) -> list[str]:
+    """Return the controllers of a broker, none in classic mode. Raises: TrioMQError."""
+    settings = await _settings(admin, broker)
+    if settings.get("enableControllerMode") != "true":
+        return []
+    return [part for part in settings.get("controllerAddr", "").split(";") if part]
+
+
 async def permission_of(admin: Admin, broker: BrokerAddress) -> int:
     """Return the broker's setting. Raises: TrioMQError."""
-    body = bytes((await admin.ask(broker.address, RequestCode.GET_BROKER_CONFIG)).body)
     try:
-        return int(parse_properties(body.decode())[SETTING])
-    except (UnicodeDecodeError, PropertiesError, KeyError, ValueError) as error:
+        return int((await _settings(admin, broker))[SETTING])
+    except (KeyError, ValueError) as error:
         raise ProtocolBroken(
             f"{broker.address} sent settings without a number for {SETTING} ({error})"
         ) from None
+
+
+async def _settings(admin: Admin, broker: BrokerAddress) -> dict[str, str]:
+    body = bytes((await admin.ask(broker.address, RequestCode.GET_BROKER_CONFIG)).body)
+    try:
+        return parse_properties(body.decode())
+    except (UnicodeDecodeError, PropertiesError) as error:
+        raise ProtocolBroken(f"{broker.address} sent no settings ({error})") from None
 
 
 async def stop_writes(admin: Admin, broker: BrokerAddress) -> tuple[Drained, Answers[int]]:

@@ -5,6 +5,7 @@ getControllerMetaData, getSyncStateSet, electMaster, cleanBrokerMetadata, getBro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,14 +42,12 @@ async def metadata_at(admin: Admin, address: str) -> ControllerMetadataHeader:
     return read_header(ControllerMetadataHeader, answer)
 
 
-async def leader_of(admin: Admin, options: Values) -> str:
+async def leader_of(admin: Admin, controllers: Sequence[str]) -> str:
     """Return the address of the controller that leads, as the first that knows it says.
 
     Raises: TrioMQError if no controller answers, or none knows a leader.
     """
-    answers = await admin.for_each(
-        chosen_controllers(options), lambda address: metadata_at(admin, address)
-    )
+    answers = await admin.for_each(controllers, lambda address: metadata_at(admin, address))
     for found in answers.some().values():
         if found.controller_leader_address:
             return found.controller_leader_address
@@ -125,9 +124,8 @@ def replicas_block(name: str, found: GroupReplicas) -> str:
 
 async def sync_state_set(admin: Admin, options: Values) -> Result:
     names = await names_of(admin, options)
-    leader = await leader_of(admin, options)
-    code, body = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, msgspec.json.encode(names)
-    found = read_body(SyncStateData, await admin.ask(leader, code, None, body)).replicas_info_table
+    leader = await leader_of(admin, chosen_controllers(options))
+    found = await groups_at(admin, leader, names)
     document = {
         name: {
             "masterBrokerId": group.master_broker_id,
@@ -148,8 +146,14 @@ async def sync_state_set(admin: Admin, options: Values) -> Result:
     )
 
 
+async def groups_at(admin: Admin, leader: str, names: Sequence[str]) -> dict[str, GroupReplicas]:
+    """Return what the controllers know of groups. Raises: TrioMQError."""
+    code, body = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, msgspec.json.encode(names)
+    return read_body(SyncStateData, await admin.ask(leader, code, None, body)).replicas_info_table
+
+
 async def elect_master(admin: Admin, options: Values) -> Result:
-    leader = await leader_of(admin, options)
+    leader = await leader_of(admin, chosen_controllers(options))
     cluster, name = options.text("clusterName"), options.text("brokerName")
     header = ElectMasterHeader(cluster, name, options.number("brokerId"), True)
     answer = await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
@@ -179,7 +183,8 @@ async def elect_master(admin: Admin, options: Values) -> Result:
 
 
 async def clean_broker_metadata(admin: Admin, options: Values) -> Result:
-    leader, name = await leader_of(admin, options), options.text("brokerName")
+    leader = await leader_of(admin, chosen_controllers(options))
+    name = options.text("brokerName")
     ids = options.maybe_text("brokerControllerIdsToClean")
     header = CleanBrokerDataHeader(
         name, options.maybe_text("clusterName"), ids, options.flag("cleanLivingBroker")

@@ -14,6 +14,7 @@ from triomq.client.admin.draining import (
     Drained,
     Unread,
     allow_writes,
+    controllers_of,
     has_producers,
     stop_writes,
     stored_drain,
@@ -22,11 +23,15 @@ from triomq.client.admin.draining import (
 from triomq.client.admin.errors import BrokerMissing
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import TrioMQError
+from triomq.client.mqadmin.commands.controllers import groups_at, leader_of
 from triomq.client.mqadmin.core.account_copy import names
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.output import tell_progress
 from triomq.client.mqadmin.core.result import Document, Result, answered, table_of
+from triomq.remoting.protocol.bodies.controller import GroupReplicas
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.headers.controller import ElectMasterHeader
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -61,6 +66,9 @@ class Hindrance:
 
 async def drain(admin: Admin, options: Values) -> Result:
     broker = await named_master(admin, options.text("broker"))
+    controllers = await controllers_of(admin, broker)
+    if controllers:
+        return await drain_master(admin, broker, controllers, options)
     notes = await alone(admin, broker)
     drained, wiped = await stop_writes(admin, broker)
     found: Hindrance | None = Hindrance((), 0)
@@ -80,6 +88,7 @@ async def drain(admin: Admin, options: Values) -> Result:
         "brokerAddr": broker.address,
         "before": drained.before,
         "brokerPermission": drained.before & ~PERM_WRITE,
+        "movedTo": None,
         "drained": found is not None and not found,
         "producerSeconds": None if found is None else found.producer_seconds,
         "groups": [{"group": one.group, "lag": one.lag, "queues": one.queues} for one in groups],
@@ -92,6 +101,58 @@ async def drain(admin: Admin, options: Values) -> Result:
         failures=failures,
         asked=wiped.asked + 1,
         notes=notes,
+        bad_news=not document["drained"],
+    )
+
+
+async def drain_master(
+    admin: Admin, broker: BrokerAddress, controllers: Sequence[str], options: Values
+) -> Result:
+    """Let another member of the set be the master, and wait until it is whole again."""
+    import trio  # as below
+
+    leader = await leader_of(admin, controllers)
+
+    async def group() -> GroupReplicas:
+        return (await groups_at(admin, leader, [broker.name])).get(broker.name) or GroupReplicas()
+
+    before = await group()
+    members = {one.broker_id for one in before.in_sync_replicas}
+    others = [
+        one for one in before.in_sync_replicas if one.alive and one.broker_address != broker.address
+    ]
+    if not others:
+        raise TrioMQError(
+            f"no other living broker of {broker.name} is in its sync state set: without"
+            f" {broker.address} the group takes no messages; see mqadmin broker replicas"
+        )
+    (chosen, *_), moved, whole = others, False, False
+    header = ElectMasterHeader(broker.cluster, broker.name, chosen.broker_id, True)
+    await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
+    if not options.flag("dry-run"):
+        # Within the time limit of the command's requests.
+        with trio.move_on_after(max(options.number("timeout") - POLL_SECONDS, 0)):
+            while not (moved and whole):
+                await trio.sleep(POLL_SECONDS / 10)
+                now = await group()
+                moved = now.master_broker_id == chosen.broker_id
+                whole = members <= {one.broker_id for one in now.in_sync_replicas}
+    document: Document = {
+        "brokerName": broker.name,
+        "brokerAddr": broker.address,
+        "before": None,
+        "brokerPermission": None,
+        "movedTo": chosen.broker_address,
+        "drained": moved and whole,
+        "producerSeconds": 0,
+        "groups": [],
+        "nameServers": {},
+    }
+    state = "is the master" if moved else "is not the master yet"
+    safe = "is safe to stop" if moved and whole else "is not in its set yet: do not stop it"
+    return Result(
+        document=document,
+        blocks=[f"{chosen.broker_address} {state} of {broker.name}; {broker.address} {safe}"],
         bad_news=not document["drained"],
     )
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from controlled_group import WAIT_SECONDS, ControlledGroup, controlled_group
+from controlled_group import NAME, WAIT_SECONDS, ControlledGroup, controlled_group
 from monitor_pages import get, value
 from mqadmin_calls import mqadmin
 from processes import free_port
@@ -208,6 +208,26 @@ async def test_a_slave_finds_its_master_without_name_servers(tmp_path: Path) -> 
         for number in (1, 2):
             await group.add(number).start()
         await group.settled(None, {1, 2})
+
+
+async def test_a_drain_moves_the_master_first(tmp_path: Path) -> None:
+    """Nothing is closed: the group goes on with another member, and the drained broker follows."""
+    async with controlled_group(tmp_path) as group:
+        await group.send_until_ok(1, "T", b"first")
+        words = ("-n", group.namesrv, "--json")
+        tried = await mqadmin("broker", "drain", NAME, "--dry-run", *words)
+        assert "CONTROLLER_ELECT_MASTER" in tried.out, tried
+        await group.settled(1, {1, 2})
+        drained = await mqadmin("broker", "drain", NAME, "--timeout", 100, *words)
+        assert drained.code == 0, drained.err
+        assert drained.document["drained"]
+        await group.settled(2, {1, 2})
+        await group.send_until_ok(2, "T", b"second")
+        await group.brokers[1].end(signal.SIGKILL)
+        await group.settled(2, {2})
+        again = await mqadmin("broker", "drain", NAME, *words)
+        assert again.code == 1
+        assert "no other living broker" in again.err
 
 
 @pytest.mark.nightly

@@ -120,7 +120,7 @@ async def test_who_joins_has_the_tables_before_the_controllers_hear_of_it(
     assert members.proposed == []
     members.answers.clear()
     await tables.propose(frozenset({1, 2, 3}), 1)
-    assert members.heard == [("three:1", b"")] * 2
+    assert set(members.heard) == {("three:1", b"")}
     members.answers["two:1"] = -1
     await tables.propose(frozenset({1}), 1)  # a smaller set waits for nobody
     assert members.proposed == [frozenset({1, 2, 3}), frozenset({1})]
