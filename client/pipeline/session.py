@@ -71,24 +71,32 @@ def formats_of(spec: Spec) -> set[str]:
     return (kinds | {join.format for join in spec.joins}) & set(PACKAGES)
 
 
+def coordinates_of(kind: str, spark: str) -> str:
+    """Return the package of a kind of table for a version of Spark. Raises: SessionError."""
+    version = ".".join(spark.split(".")[:2])
+    known = PACKAGES[kind].coordinates
+    if version not in known:
+        raise SessionError(
+            f"no package of {kind} is known for Spark {version} (known: {' or '.join(known)});"
+            " install that version of pyspark, or name the package in [run] options as"
+            " spark.jars.packages"
+        )
+    return known[version]
+
+
 def session_settings(spec: Spec) -> dict[str, str]:
     """Return the settings of a new session. Raises: SessionError, ValueError."""
     settings = dict(SETTINGS)
     given = resolved(spec.run.options)
-    version = ".".join(pyspark.__version__.split(".")[:2])
     packages = [given["spark.jars.packages"]] if "spark.jars.packages" in given else []
     extensions = []
     for kind in sorted(formats_of(spec)):
         package = PACKAGES[kind]
-        coordinates = package.coordinates.get(version)
-        if coordinates is not None:
-            packages.append(coordinates)
-        elif not {"spark.jars", "spark.jars.packages"} & set(given):
-            known = " or ".join(sorted(package.coordinates)) or "none"
-            raise SessionError(
-                f"no package of {kind} is known for Spark {version} (known: {known}); install that"
-                " version of pyspark, or name the package in [run] options as spark.jars.packages"
-            )
+        try:
+            packages.append(coordinates_of(kind, pyspark.__version__))
+        except SessionError:
+            if not {"spark.jars", "spark.jars.packages"} & set(given):
+                raise
         settings |= package.settings
         extensions.append(package.settings["spark.sql.extensions"])
     if extensions:
@@ -121,9 +129,9 @@ def check_session(session: SparkSession, spec: Spec) -> None:
     """Check that a session has the packages of the tables. Raises: SessionError."""
     for kind in sorted(formats_of(spec)):
         if not has_class(session, PACKAGES[kind].class_name):
-            known = ", ".join(PACKAGES[kind].coordinates.values()) or "its runtime package"
+            package = coordinates_of(kind, session.version)
             raise SessionError(
-                f"the session has no {kind}; start it with --packages {known}, or use a table of"
+                f"the session has no {kind}; start it with --packages {package}, or use a table of"
                 " kind parquet"
             )
 

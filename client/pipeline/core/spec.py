@@ -253,7 +253,11 @@ class JoinSpec:
 class TableSpec:
     """Where rows go: ``[sink]``, ``[dead_letters]``, and the totals of ``[[windows]]``."""
 
-    kind: TableKind = spec_key("what the table is; `topic` if a topic is given", "parquet")
+    kind: TableKind = spec_key(
+        "what the table is; `topic` if a topic is given. `delta` needs Spark 4.2 (`pip install"
+        " 'triomq[delta]'`), `iceberg` Spark 4.1, installed by hand",
+        "parquet",
+    )
     path: str | None = spec_key(
         "folder of the table, or a URI as `s3a://bucket/orders`", None, valid=_filled, file=True
     )

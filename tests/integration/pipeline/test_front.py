@@ -420,7 +420,7 @@ def test_mistakes_in_sql_and_columns_are_found_on_an_empty_frame(
         ),
         ({"windows": (window(group_by=("x",)),)}, "windows[1].totals", "cannot be resolved"),
         ({"windows": (window(totals={"n": "amount"}),)}, "windows[1].totals", ""),
-        ({"sink": TableSpec(path=lake, kind="delta")}, "sink", "no delta"),
+        ({"sink": TableSpec(path=lake, kind="delta")}, "sink", "delta"),
         (
             {"decode": DecodeSpec(format="avro", schema=str(customers))},
             "decode.schema",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pyspark
 import pytest
@@ -16,7 +17,7 @@ from triomq.client.pipeline.core.spec import (
     Spec,
     TableSpec,
 )
-from triomq.client.pipeline.session import SETTINGS, session_settings
+from triomq.client.pipeline.session import SETTINGS, check_session, session_settings
 
 
 def spec(
@@ -52,3 +53,26 @@ def test_the_package_fits_the_version_of_spark(monkeypatch: pytest.MonkeyPatch) 
     own = session_settings(spec("delta", {"spark.jars": "/jars/delta.jar"}))
     assert "spark.jars.packages" not in own
     assert own["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+
+
+class NoPackages:
+    """A session of a version, whose JVM has none of the classes."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("4.2.1", "start it with --packages io.delta:delta-spark_4.2_2.13:4.4.0, or"),
+        (
+            "4.3.0",
+            r"no package of delta is known for Spark 4\.3 \(known: 4\.2\); install",
+        ),
+    ],
+)
+def test_a_session_is_told_only_what_its_spark_can_load(version: str, said: str) -> None:
+    session: Any = NoPackages(version)
+    with pytest.raises(SessionError, match=said):
+        check_session(session, spec("delta"))
