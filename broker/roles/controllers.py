@@ -26,7 +26,7 @@ class ControllersSilent(RemotingError):
 
     def __init__(self, addresses: Sequence[str]) -> None:
         super().__init__(
-            f"no controller of {', '.join(addresses)} leads now", "see the controllers' logs"
+            f"no controller of {', '.join(addresses)} leads now: see the controllers' logs"
         )
 
 
