@@ -106,6 +106,7 @@ class Controlled(Played):
                 enableControllerMode=True,
                 controllerAddr=";".join(f"{address}:{CONTROLLER_PORT}" for address in addresses),
                 controllerHeartBeatTimeoutMills=HEARTBEAT_TIMEOUT_MS,
+                slaveTimeout=1500,  # so that senders hear of it
                 minInSyncReplicas=plan.copies_min,  # 0: as mqbroker has it unless set
             )
         with trio.fail_after(READY_SECONDS):
