@@ -33,6 +33,9 @@ class CallOwner(Protocol):
     def fail_batched(self, call: BatchedCall, error: Exception) -> None:
         """End a call with the status of an error."""
 
+    def start_task(self, call: BatchedCall) -> None:
+        """Let the method's handler answer a call."""
+
 
 @attrs.define(eq=False)
 class TaskCall:
@@ -130,6 +133,11 @@ class BatchedCall:
         """End the call with the status of an error: INTERNAL but for ``CallFailed``."""
         if not self.over:
             self.owner.fail_batched(self, error)
+
+    def hand_over(self) -> None:
+        """Let the method's handler answer, in a task."""
+        if not self.over and not self.answered:
+            self.owner.start_task(self)
 
     def give_up_at(self, late_at: float, on_late: Callable[[], None]) -> None:
         """Let the tick call *on_late*, which answers, if there is no answer by then."""

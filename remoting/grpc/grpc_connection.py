@@ -242,11 +242,12 @@ class GrpcConnection:
         if method.batch is not None:
             self._calls[number] = call
         else:
-            self._start_task(call)
+            self.start_task(call)
 
-    def _start_task(self, call: BatchedCall) -> None:
+    def start_task(self, call: BatchedCall) -> None:
         """Give a call a task, with what was taken of its request."""
-        assert self._nursery is not None
+        if self._nursery is None:
+            return  # the connection ends
         scope = trio.CancelScope(deadline=call.context.deadline)
         made = TaskCall(
             call.number, call.method, call.context, self, call.began_at, scope, call.message
@@ -290,8 +291,8 @@ class GrpcConnection:
             return
         if takes:
             batches.setdefault(batch, []).append(call)
-        elif self._nursery is not None:
-            self._start_task(call)
+        else:
+            self.start_task(call)
 
     def _run_batch(self, batch: UnaryBatch, calls: list[BatchedCall]) -> None:
         try:

@@ -172,6 +172,9 @@ class UnaryCall(Protocol):
         Checkpoint: never.
         """
 
+    def hand_over(self) -> None:
+        """Let the method's handler answer, in a task: it waits. Checkpoint: never."""
+
     def give_up_at(self, late_at: float, on_late: Callable[[], None]) -> None:
         """Let *on_late* answer, if there is no answer at this time of Trio's clock.
 

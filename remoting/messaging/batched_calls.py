@@ -35,6 +35,7 @@ from triomq.remoting.messaging.sending import (
 from triomq.remoting.messaging.sent_message import SentMessage, require_type, sent_message
 from triomq.remoting.messaging.status_codes import Refused, top_status, unknown_topic
 from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.refused_sends import is_refused_for_now
 from triomq.remoting.server.requests import Response
 
 
@@ -129,6 +130,9 @@ class _PendingSend:
     message_id: str
 
     def answered(self, response: Response) -> None:
+        if is_refused_for_now(response.code, response.remark):
+            self.call.hand_over()  # the handler waits for a master that takes it
+            return
         try:
             entry = result_entry(
                 self.sent,

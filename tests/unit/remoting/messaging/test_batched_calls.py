@@ -30,6 +30,7 @@ from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.recall_handle import RecallHandle
 from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
+from triomq.remoting.protocol.refused_sends import TOO_FEW
 from triomq.remoting.server.requests import Response
 
 NOW_MS = 1_700_000_000_000
@@ -71,6 +72,10 @@ class FakeCall:
     answers: list[Any] = attrs.field(factory=list)
     errors: list[Exception] = attrs.field(factory=list)
     late: Callable[[], None] | None = None
+    handed_over: int = 0
+
+    def hand_over(self) -> None:
+        self.handed_over += 1
 
     def answer(self, answer: Any) -> None:
         self.answers.append(answer)
@@ -158,6 +163,13 @@ async def test_what_a_broker_says_otherwise(response: Response, code: int) -> No
     (call,), (request,) = await sent(send_of())
     request.answered(response)
     assert call.answers[0].status.code == call.answers[0].entries[0].status.code == code
+
+
+async def test_a_send_that_no_master_takes_yet_waits_in_its_handler() -> None:
+    """As a call does that was in no batch: official clients try three times in milliseconds."""
+    (call,), (request,) = await sent(send_of())
+    request.answered(Response(ResponseCode.SYSTEM_ERROR, remark=f"{TOO_FEW}: 1 of 2"))
+    assert (call.handed_over, call.answers) == (1, [])
 
 
 async def test_a_response_that_cannot_be_read_fails_the_call_and_raises_nothing() -> None:
