@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ from triomq.testing import InProcessCluster, local_cluster
 
 pytestmark = pytest.mark.feature("169a")
 EVERYWHERE = ("-c", "DefaultCluster")
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[InProcessCluster]:
-    async with local_cluster(brokers=2) as running:
-        await running.create_topic("orders", queues=2)
-        yield running
 
 
 def written(path: str) -> Any:

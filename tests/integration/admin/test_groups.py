@@ -5,7 +5,6 @@ and clusters in which some brokers do not answer.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ from triomq.client.sdk.push_consumer import PushConsumer
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset, ConsumeStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.testing import InProcessCluster, local_cluster
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[InProcessCluster]:
-    async with local_cluster(brokers=2) as running:
-        await running.create_topic("orders", queues=2)
-        yield running
 
 
 async def produce(cluster: InProcessCluster, count: int) -> None:

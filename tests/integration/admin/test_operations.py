@@ -5,7 +5,6 @@ cluster with real clients.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,7 @@ from mqadmin_calls import call, document, failed
 from triomq.client.receiving.received import ReceivedMessage
 from triomq.client.sdk.producer import Producer
 from triomq.client.sdk.push_consumer import PushConsumer
-from triomq.testing import InProcessCluster, local_cluster
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[InProcessCluster]:
-    async with local_cluster(brokers=2) as running:
-        await running.create_topic("orders", queues=2)
-        yield running
+from triomq.testing import InProcessCluster
 
 
 async def consume(cluster: InProcessCluster, group: str, count: int) -> None:

@@ -12,11 +12,10 @@ import math
 import numbers
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import pytest
 import trio
-from threaded_cluster import cluster_in_a_thread
 
 from triomq import (
     ConsumerSettings,
@@ -172,12 +171,6 @@ async def test_a_retry_accepts_levels_that_only_the_broker_knows_and_the_dead_le
     ) as dead:
         with trio.fail_after(30):
             assert [message.body for message in await dead.poll()] == [b"x"]
-
-
-@pytest.fixture
-def namesrv() -> Iterator[str]:
-    with cluster_in_a_thread() as address:
-        yield address
 
 
 def test_time_limits_that_are_over_or_endless(namesrv: str) -> None:

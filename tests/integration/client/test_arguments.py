@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import pydoc
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ import attrs
 import pytest
 import trio
 import trio.lowlevel
-from threaded_cluster import cluster_in_a_thread
 
 from triomq import (
     ClientSettings,
@@ -592,12 +591,6 @@ def _idle(consumer: PushConsumer) -> ConsumerStatistics:
     return ConsumerStatistics(
         queues=now.queues, unsettled=0, waiting=0, set_aside=0, topics=now.topics
     )
-
-
-@pytest.fixture
-def namesrv() -> Iterator[str]:
-    with cluster_in_a_thread() as address:
-        yield address
 
 
 def test_the_other_interfaces_refuse_the_same_arguments(namesrv: str) -> None:

@@ -10,11 +10,11 @@ from collections import Counter
 import attrs
 import pytest
 import trio
+from numbered_messages import QUICK, send_numbers
 from serving import until
 
 from triomq import (
     AssignmentChange,
-    ClientSettings,
     ConsumerSettings,
     MessageQueue,
     Producer,
@@ -29,18 +29,6 @@ from triomq import (
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, encode_command
 from triomq.testing import InProcessCluster
-
-QUICK = ConsumerSettings(
-    rebalance_retry=0.05,
-    error_delay=0.05,
-    client=ClientSettings(route_interval=0.2, heartbeat_interval=0.5),
-)
-
-
-async def send_numbers(cluster: InProcessCluster, numbers: range, topic: str = "Numbers") -> None:
-    async with Producer(cluster.namesrv_address, group="numbers") as producer:
-        for number in numbers:
-            await producer.send(topic, b"%d" % number)
 
 
 def numbers_of(messages: list[ReceivedMessage]) -> list[int]:

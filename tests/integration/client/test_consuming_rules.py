@@ -6,13 +6,12 @@ They are about where a group begins, tags, growing delays, the group's settings,
 from __future__ import annotations
 
 import datetime
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
 import trio
 from brokers import BrokerPeer
+from numbered_messages import QUICK, collecting, group_offset, send_numbers
 from serving import until
 
 from triomq import (
@@ -22,7 +21,6 @@ from triomq import (
     MessageQueue,
     Producer,
     PullConsumer,
-    PushConsumer,
     ReceivedMessage,
 )
 from triomq.broker.store import opening
@@ -31,40 +29,6 @@ from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.testing import InProcessCluster, local_cluster
-
-QUICK = ConsumerSettings(
-    rebalance_retry=0.05,
-    error_delay=0.05,
-    client=ClientSettings(route_interval=0.3, heartbeat_interval=0.5),
-)
-
-
-async def send_numbers(
-    cluster: InProcessCluster, numbers: range, *, tag: str | None = None
-) -> None:
-    async with Producer(cluster.namesrv_address, group="numbers") as producer:
-        for start in range(numbers.start, numbers.stop, 50):
-            part = range(start, min(start + 50, numbers.stop))
-            await producer.send_batch(
-                [Message(topic="Numbers", body=b"%d" % number, tag=tag) for number in part]
-            )
-
-
-@asynccontextmanager
-async def collecting(
-    cluster: InProcessCluster, into: list[int], **more: object
-) -> AsyncIterator[PushConsumer]:
-    async def handle(message: ReceivedMessage) -> None:
-        await trio.lowlevel.checkpoint()
-        into.append(int(message.body))
-
-    arguments: dict[str, object] = {
-        "group": "collectors", "subscriptions": "Numbers", "consume_from": "first",
-        "handler": handle, "settings": QUICK, **more,
-    }  # fmt: skip
-    async with PushConsumer(cluster.namesrv_address, **arguments) as consumer:  # type: ignore[arg-type]
-        await consumer.wait_assigned()
-        yield consumer
 
 
 @pytest.mark.feature("91a", "91b", "91c")
@@ -124,6 +88,7 @@ async def test_tags_are_compared_by_hash_and_then_by_text(triomq_cluster: InProc
         await until(lambda: (len(one), len(two), len(every)) == (2, 3, 6))
         await trio.sleep(0.05)
     assert (sorted(one), sorted(two), sorted(every)) == ([0, 4], [1, 2, 5], [0, 1, 2, 3, 4, 5])
+    assert await group_offset(triomq_cluster, "g1") == 6, "what is filtered out is done, too"
 
 
 class BytesPulled:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 
 import attrs
@@ -17,7 +16,6 @@ import trio
 import trio.testing
 from scripted_cluster import refuse, scripted_cluster
 from serving import until
-from threaded_cluster import cluster_in_a_thread
 
 from triomq import (
     AssignmentChange,
@@ -45,12 +43,6 @@ QUICK = ConsumerSettings(
     retry_delay=0.05, error_delay=0.05, rebalance_retry=0.05, lock_retry=0.05, offset_interval=0.1,
     client=ClientSettings(route_interval=0.5, heartbeat_interval=0.5, shutdown_timeout=2.0),
 )  # fmt: skip
-
-
-@pytest.fixture
-def namesrv() -> Iterator[str]:
-    with cluster_in_a_thread() as address:
-        yield address
 
 
 @pytest.mark.parametrize("ordered", [False, True])

@@ -7,11 +7,10 @@ import concurrent.futures
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 import trio
-from threaded_cluster import cluster_in_a_thread
 
 import triomq
 from triomq import ConsumerSettings, Message, NoNameServer, NotRunning, ProducerSettings, aio, sync
@@ -20,12 +19,6 @@ from triomq.client.core.errors import AlreadySettled, CallTimeout, ForkDetected
 from triomq.client.core.portal import Portal
 
 QUICK = ConsumerSettings(retry_delay=0.05, client=ClientSettings(shutdown_timeout=2))
-
-
-@pytest.fixture
-def namesrv() -> Iterator[str]:
-    with cluster_in_a_thread() as address:
-        yield address
 
 
 @pytest.mark.feature(192)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import pytest
 import trio
-from threaded_cluster import cluster_in_a_thread
 
 import triomq
 from triomq import (
@@ -31,12 +30,6 @@ from triomq.client.core.errors import CallTimeout, SettingsError
 QUICK = ConsumerSettings(
     retry_delay=0.05, client=ClientSettings(route_interval=0.1, shutdown_timeout=2)
 )
-
-
-@pytest.fixture
-def namesrv() -> Iterator[str]:
-    with cluster_in_a_thread() as address:
-        yield address
 
 
 def send_numbers(namesrv: str, count: int, queue: int | None = None) -> None:

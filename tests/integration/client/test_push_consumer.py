@@ -3,93 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from numbered_messages import QUICK, collecting, group_offset, send_numbers
 from serving import until
 
 from triomq import (
     AlreadySettled,
     ConsumerSettings,
-    Message,
-    NoNameServer,
     NotRunning,
-    Producer,
-    PullConsumer,
     PushConsumer,
     ReceivedMessage,
 )
-from triomq.client.core.config import ClientSettings
 from triomq.testing import InProcessCluster, Simulation, local_cluster, simulate
-
-QUICK = ConsumerSettings(
-    retry_delay=0.05,
-    error_delay=0.05,
-    rebalance_retry=0.05,
-    client=ClientSettings(route_interval=0.5, heartbeat_interval=0.5),
-)
-
-
-async def send_numbers(
-    cluster: InProcessCluster, topic: str, numbers: Sequence[int], *, tag: str | None = None
-) -> None:
-    async with Producer(cluster.namesrv_address, group="numbers") as producer:
-        for start in range(0, len(numbers), 50):
-            part = numbers[start : start + 50]
-            await producer.send_batch(
-                [Message(topic=topic, body=b"%d" % number, tag=tag) for number in part]
-            )
-
-
-@asynccontextmanager
-async def collecting(
-    cluster: InProcessCluster,
-    into: list[int],
-    *,
-    group: str = "collectors",
-    topic: str = "Numbers",
-    concurrency: int = 4,
-) -> AsyncIterator[PushConsumer]:
-    """Return a consumer whose handler records the numbers."""
-
-    async def handle(message: ReceivedMessage) -> None:
-        await trio.lowlevel.checkpoint()
-        into.append(int(message.body))
-
-    async with PushConsumer(
-        cluster.namesrv_address,
-        group=group,
-        subscriptions=topic,
-        consume_from="first",
-        handler=handle,
-        concurrency=concurrency,
-        settings=QUICK,
-    ) as consumer:
-        await consumer.wait_assigned()
-        yield consumer
-
-
-async def group_offset(cluster: InProcessCluster, group: str, topic: str) -> int:
-    """Return the sum of the group's stored offsets."""
-    async with PullConsumer(cluster.namesrv_address, group=group) as reader:
-        return sum([await reader.committed(queue) or 0 for queue in await reader.queues(topic)])
-
-
-@pytest.mark.feature("80a")
-async def test_a_handler_gets_every_message(triomq_cluster: InProcessCluster) -> None:
-    await triomq_cluster.create_topic("Numbers", queues=4)
-    seen: list[int] = []
-    async with collecting(triomq_cluster, seen):
-        await send_numbers(triomq_cluster, "Numbers", range(300))
-        await until(lambda: len(seen) >= 300)
-    assert sorted(seen) == list(range(300))
 
 
 async def test_iteration_settles_each_message(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Numbers", queues=2)
-    await send_numbers(triomq_cluster, "Numbers", range(5), tag="t")
+    await send_numbers(triomq_cluster, range(5), tag="t")
     seen = []
     async with PushConsumer(
         triomq_cluster.namesrv_address,
@@ -114,28 +46,6 @@ async def test_iteration_settles_each_message(triomq_cluster: InProcessCluster) 
         _ = consumer.assignment
 
 
-@pytest.mark.feature("117a", 118)
-async def test_only_the_subscribed_tags_arrive(triomq_cluster: InProcessCluster) -> None:
-    """``Aa`` and ``BB`` have the same hash: the broker sends both, and the client drops one."""
-    await triomq_cluster.create_topic("Numbers", queues=1)
-    for number, tag in enumerate(["Aa", "BB", "C", None, "Aa"]):
-        await send_numbers(triomq_cluster, "Numbers", [number], tag=tag)
-    seen = []
-    async with PushConsumer(
-        triomq_cluster.namesrv_address,
-        group="readers",
-        subscriptions={"Numbers": "Aa"},
-        consume_from="first",
-    ) as consumer:
-        with trio.fail_after(10):
-            while len(seen) < 2:
-                message = await anext(consumer)
-                seen.append((message.tag, int(message.body)))
-                await message.ack()
-    assert seen == [("Aa", 0), ("Aa", 4)]
-    assert await group_offset(triomq_cluster, "readers", "Numbers") == 5
-
-
 @pytest.mark.feature(82, "87a", "88c")
 async def test_two_members_share_the_queues_and_the_messages(
     triomq_cluster: InProcessCluster,
@@ -152,7 +62,7 @@ async def test_two_members_share_the_queues_and_the_messages(
         assert sorted(owned(me) + owned(you)) == list(range(8))
         assert owned(me) in ([0, 1, 2, 3], [4, 5, 6, 7])
         for number in range(100):
-            await send_numbers(triomq_cluster, "Numbers", [number])
+            await send_numbers(triomq_cluster, [number])
         await until(lambda: len(mine) + len(yours) >= 100)
     assert sorted(mine + yours) == list(range(100))
     assert 25 <= len(mine) <= 75
@@ -168,7 +78,7 @@ async def test_when_a_member_leaves_the_others_take_its_queues_at_once(
         async with collecting(triomq_cluster, seen):
             await until(lambda: sum(queue.topic == "Numbers" for queue in survivor.assignment) == 2)
         await until(lambda: sum(queue.topic == "Numbers" for queue in survivor.assignment) == 4)
-        await send_numbers(triomq_cluster, "Numbers", range(40))
+        await send_numbers(triomq_cluster, range(40))
         await until(lambda: len(seen) >= 40)
     assert sorted(seen) == list(range(40))
 
@@ -176,7 +86,7 @@ async def test_when_a_member_leaves_the_others_take_its_queues_at_once(
 @pytest.mark.feature("84a")
 async def test_each_of_two_groups_gets_every_message(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Numbers", queues=4)
-    await send_numbers(triomq_cluster, "Numbers", range(60))
+    await send_numbers(triomq_cluster, range(60))
     mine: list[int] = []
     yours: list[int] = []
     async with (
@@ -187,21 +97,6 @@ async def test_each_of_two_groups_gets_every_message(triomq_cluster: InProcessCl
     assert sorted(mine) == sorted(yours) == list(range(60))
 
 
-@pytest.mark.feature("86a")
-async def test_a_held_pull_is_answered_when_a_message_arrives(
-    triomq_cluster: InProcessCluster,
-) -> None:
-    """The broker holds four long polls for up to 15 s each; the message comes long before."""
-    await triomq_cluster.create_topic("Numbers", queues=4)
-    seen: list[int] = []
-    async with collecting(triomq_cluster, seen) as consumer:
-        assert sum(queue.topic == "Numbers" for queue in consumer.assignment) == 4
-        await trio.sleep(0.2)
-        with trio.fail_after(5):
-            await send_numbers(triomq_cluster, "Numbers", [7])
-            await until(lambda: seen == [7])
-
-
 @pytest.mark.feature("90a")
 async def test_offsets_are_resumed_after_consumer_and_broker_restart(
     triomq_cluster: InProcessCluster,
@@ -209,13 +104,13 @@ async def test_offsets_are_resumed_after_consumer_and_broker_restart(
     await triomq_cluster.create_topic("Numbers", queues=4)
     first: list[int] = []
     second: list[int] = []
-    await send_numbers(triomq_cluster, "Numbers", range(50))
+    await send_numbers(triomq_cluster, range(50))
     async with collecting(triomq_cluster, first):
         await until(lambda: len(first) >= 50)
-    assert await group_offset(triomq_cluster, "collectors", "Numbers") == 50
+    assert await group_offset(triomq_cluster, "collectors") == 50
     await triomq_cluster.stop_broker("broker-a")
     await triomq_cluster.start_broker("broker-a")
-    await send_numbers(triomq_cluster, "Numbers", range(50, 80))
+    await send_numbers(triomq_cluster, range(50, 80))
     async with collecting(triomq_cluster, second):
         await until(lambda: len(second) >= 30)
     assert sorted(first) == list(range(50))
@@ -227,7 +122,7 @@ async def test_messages_held_by_a_consumer_that_dies_come_again(
     triomq_cluster: InProcessCluster,
 ) -> None:
     await triomq_cluster.create_topic("Numbers", queues=1)
-    await send_numbers(triomq_cluster, "Numbers", range(10))
+    await send_numbers(triomq_cluster, range(10))
     async with PushConsumer(
         triomq_cluster.namesrv_address,
         group="collectors",
@@ -241,7 +136,7 @@ async def test_messages_held_by_a_consumer_that_dies_come_again(
                 await message.ack()
     assert await taken[2].ack() is False
     assert taken[2].lost
-    assert await group_offset(triomq_cluster, "collectors", "Numbers") == 2
+    assert await group_offset(triomq_cluster, "collectors") == 2
     again: list[int] = []
     async with collecting(triomq_cluster, again):
         await until(lambda: len(again) >= 8)
@@ -277,16 +172,16 @@ async def test_a_message_sent_back_comes_again_through_the_retry_topic(
             settings=QUICK,
         ) as consumer,
     ):
-        await send_numbers(triomq_cluster, "Numbers", range(6))
+        await send_numbers(triomq_cluster, range(6))
         await until(lambda: len(done) >= 6)
         assert "%RETRY%collectors" in {queue.topic for queue in consumer.assignment}
-        await send_numbers(triomq_cluster, "Numbers", [6])  # behind whatever else the topic has got
+        await send_numbers(triomq_cluster, [6])  # behind whatever else the topic has got
         await until(lambda: 6 in done and 6 in others)
     assert sorted(done) == list(range(7))
     assert sorted(others) == list(range(7))
     assert [(times, topic) for times, topic, _ in tries] == [(0, "Numbers"), (1, "Numbers")]
     assert tries[0][2] == tries[1][2]
-    assert await group_offset(triomq_cluster, "collectors", "Numbers") == 7
+    assert await group_offset(triomq_cluster, "collectors") == 7
 
 
 @pytest.mark.feature("130b", "137a", "137b")
@@ -294,7 +189,7 @@ async def test_a_slow_application_stops_the_pulls_and_loses_nothing(
     triomq_cluster: InProcessCluster,
 ) -> None:
     await triomq_cluster.create_topic("Numbers", queues=1)
-    await send_numbers(triomq_cluster, "Numbers", range(400))
+    await send_numbers(triomq_cluster, range(400))
     settings = ConsumerSettings(cached_messages_max=50, pull_batch=16)
     async with PushConsumer(
         triomq_cluster.namesrv_address,
@@ -334,7 +229,7 @@ async def test_a_consumer_finds_topics_and_queues_that_come_later(
         settings=QUICK,
     ) as consumer:
         await triomq_cluster.create_topic("Numbers", queues=1)
-        await send_numbers(triomq_cluster, "Numbers", [1])
+        await send_numbers(triomq_cluster, [1])
         await until(lambda: seen == [1])
         await triomq_cluster.create_topic("Numbers", queues=3)
         await until(lambda: sum(queue.topic == "Numbers" for queue in consumer.assignment) == 3)
@@ -346,104 +241,20 @@ async def test_a_consumer_survives_the_restart_of_its_broker(
     await triomq_cluster.create_topic("Numbers", queues=2)
     seen: list[int] = []
     async with collecting(triomq_cluster, seen):
-        await send_numbers(triomq_cluster, "Numbers", range(20))
+        await send_numbers(triomq_cluster, range(20))
         await until(lambda: len(seen) >= 20)
         await triomq_cluster.stop_broker("broker-a")
         await triomq_cluster.start_broker("broker-a")
-        await send_numbers(triomq_cluster, "Numbers", range(20, 40))
+        await send_numbers(triomq_cluster, range(20, 40))
         await until(lambda: len(set(seen)) >= 40)
     assert set(seen) == set(range(40))
-
-
-async def test_starting_without_name_server_fails_early() -> None:
-    async with local_cluster(brokers=0) as cluster:
-        address = cluster.namesrv_address
-        await cluster.stop_namesrv("namesrv-1")
-        settings = ConsumerSettings(client=ClientSettings(route_timeout=0.2))
-        with pytest.raises(NoNameServer, match="mqnamesrv"):
-            async with PushConsumer(address, group="g", subscriptions="Numbers", settings=settings):
-                raise AssertionError("must not start")
-
-
-async def test_a_cancelled_consumer_stores_offsets_and_unregisters(
-    triomq_cluster: InProcessCluster,
-) -> None:
-    await triomq_cluster.create_topic("Numbers", queues=1)
-    await send_numbers(triomq_cluster, "Numbers", range(5))
-    seen: list[int] = []
-    with trio.fail_after(10), trio.CancelScope() as scope:
-        async with collecting(triomq_cluster, seen):
-            await until(lambda: len(seen) >= 5)
-            scope.cancel()
-            await trio.sleep_forever()
-    assert scope.cancelled_caught
-    assert await group_offset(triomq_cluster, "collectors", "Numbers") == 5
-
-
-async def test_running_handlers_may_finish_and_no_other_begins(
-    triomq_cluster: InProcessCluster,
-) -> None:
-    await triomq_cluster.create_topic("Numbers", queues=1)
-    await send_numbers(triomq_cluster, "Numbers", range(10))
-    begun: list[int] = []
-    done: list[int] = []
-    go_on = trio.Event()
-
-    async def handle(message: ReceivedMessage) -> None:
-        begun.append(int(message.body))
-        await go_on.wait()
-        done.append(int(message.body))
-
-    async with trio.open_nursery() as nursery:
-        async with PushConsumer(
-            triomq_cluster.namesrv_address,
-            group="collectors",
-            subscriptions="Numbers",
-            consume_from="first",
-            handler=handle,
-            concurrency=3,
-        ):
-            await until(lambda: len(begun) == 3)
-
-            async def release() -> None:
-                await trio.sleep(0.1)
-                go_on.set()
-
-            nursery.start_soon(release)
-    assert sorted(begun) == sorted(done) == [0, 1, 2]
-    assert await group_offset(triomq_cluster, "collectors", "Numbers") == 3
-
-
-async def test_a_handler_that_hangs_does_not_delay_the_end(
-    triomq_cluster: InProcessCluster,
-) -> None:
-    await triomq_cluster.create_topic("Numbers", queues=1)
-    await send_numbers(triomq_cluster, "Numbers", range(2))
-    begun = trio.Event()
-
-    async def handle(message: ReceivedMessage) -> None:
-        begun.set()
-        await trio.sleep_forever()
-
-    settings = ConsumerSettings(client=ClientSettings(shutdown_timeout=0.1))
-    with trio.fail_after(5):
-        async with PushConsumer(
-            triomq_cluster.namesrv_address,
-            group="collectors",
-            subscriptions="Numbers",
-            consume_from="first",
-            handler=handle,
-            settings=settings,
-        ):
-            await begun.wait()
-    assert await group_offset(triomq_cluster, "collectors", "Numbers") == 0
 
 
 async def test_an_unsettled_message_goes_back_after_the_consume_timeout(
     triomq_cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     await triomq_cluster.create_topic("Numbers", queues=1)
-    await send_numbers(triomq_cluster, "Numbers", range(3))
+    await send_numbers(triomq_cluster, range(3))
     settings = ConsumerSettings(consume_timeout=0.2)
     with caplog.at_level(logging.WARNING):
         async with PushConsumer(
@@ -470,7 +281,7 @@ def test_a_group_continues_where_it_stopped_even_days_later() -> None:
         second: list[int] = []
         async with local_cluster() as cluster:
             await cluster.create_topic("Numbers", queues=2)
-            await send_numbers(cluster, "Numbers", range(50))
+            await send_numbers(cluster, range(50))
             async with collecting(cluster, first):
                 await until(lambda: len(first) >= 50)
             await cluster.stop_broker("broker-a")
@@ -478,7 +289,7 @@ def test_a_group_continues_where_it_stopped_even_days_later() -> None:
             await trio.sleep(2 * 86_400)
             await cluster.start_namesrv("namesrv-1")
             await cluster.start_broker("broker-a")
-            await send_numbers(cluster, "Numbers", range(50, 60))
+            await send_numbers(cluster, range(50, 60))
             async with collecting(cluster, second):
                 await until(lambda: len(second) >= 10)
         return first, second

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
-from threaded_cluster import cluster_in_a_thread
 
 from triomq import ReplyTimeout, aio, sync
-
-
-@pytest.fixture(scope="module")
-def namesrv() -> Iterator[str]:
-    with cluster_in_a_thread() as address:
-        yield address
 
 
 @pytest.mark.feature("162a", "162c", 192)

@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack
 import pytest
 import trio
 from brokers import BrokerPeer
+from numbered_messages import QUICK
 from scripted_cluster import pulled, record, scripted_cluster
 from serving import until
 
 from triomq import (
-    ClientSettings,
     ConsumerSettings,
     MessageQueue,
     Producer,
@@ -28,12 +28,6 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.record_reader import decode_records
 from triomq.remoting.server.requests import Request, Response
 from triomq.testing import InProcessCluster, local_cluster
-
-QUICK = ConsumerSettings(
-    rebalance_retry=0.05,
-    error_delay=0.05,
-    client=ClientSettings(route_interval=0.3, heartbeat_interval=0.5),
-)
 
 
 async def ignore(message: ReceivedMessage) -> None:

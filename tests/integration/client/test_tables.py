@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 import trio
-from threaded_cluster import cluster_in_a_thread
 
 from triomq import (
     Message,
@@ -73,12 +71,6 @@ async def test_a_table_has_a_limit(triomq_cluster: InProcessCluster) -> None:
             assert len(await consumer.latest("Prices", keys_max=3)) == 3
         with pytest.raises(SettingsError, match="keys_max"):
             await consumer.latest("Prices", keys_max=0)
-
-
-@pytest.fixture(scope="module")
-def namesrv() -> Iterator[str]:
-    with cluster_in_a_thread() as address:
-        yield address
 
 
 def fill(namesrv: str, topic: str) -> None:
