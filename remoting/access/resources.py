@@ -23,6 +23,8 @@ class ResourceType(enum.Enum):
     TOPIC = 4
     GROUP = 5
 
+    __hash__ = object.__hash__  # that of Enum is written in Python
+
     @property
     def text(self) -> str:
         """The type as rules and refusals write it."""
@@ -41,6 +43,8 @@ class Action(enum.Enum):
     DELETE = 7
     GET = 8
     LIST = 9
+
+    __hash__ = object.__hash__
 
     @property
     def text(self) -> str:

@@ -14,6 +14,8 @@ import attrs
 
 from triomq.remoting.access.resources import Action, Need, ResourcePattern
 
+DECIDED_MAX = 1000
+
 
 class PolicyType(enum.Enum):
     """Rules of the type Default count where no rule of the type Custom applies."""
@@ -89,13 +91,23 @@ class AccessRules:
 
     custom: tuple[AccessRule, ...] = ()
     default: tuple[AccessRule, ...] = ()
+    _decided: dict[tuple[Need, str], AccessRule | None] = attrs.field(
+        factory=dict, init=False, eq=False, repr=False
+    )
+    """What was asked last: a user does the same again and again."""
 
     def deciding(self, need: Need, address: str) -> AccessRule | None:
         """Return the rule that decides about *need*; None if no rule applies.
 
         Of the rules that apply the most exact one decides; Deny does among equally exact ones.
         """
-        return _first(self.custom, need, address) or _first(self.default, need, address)
+        key = need, address
+        if key not in self._decided:
+            if len(self._decided) >= DECIDED_MAX:
+                self._decided.clear()  # names of topics are the clients' to choose
+            found = _first(self.custom, need, address) or _first(self.default, need, address)
+            self._decided[key] = found
+        return self._decided[key]
 
     def of(self, kind: PolicyType) -> tuple[AccessRule, ...]:
         """Return the rules of one type."""

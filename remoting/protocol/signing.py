@@ -7,10 +7,11 @@ covered, and nothing prevents a replay: use TLS as well. Source:
 acl/…/common/AclClientRPCHook.java, AclUtils.java, AclSigner.java.
 """
 
-import base64
+import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping
+from functools import lru_cache
 
 import attrs
 
@@ -72,7 +73,19 @@ def _java_order(name: str) -> bytes:
 
 def signature_of(content: bytes, secret_key: str) -> str:
     """Return the value of the field ``Signature``."""
-    return base64.b64encode(hmac.digest(secret_key.encode(), content, hashlib.sha1)).decode("ascii")
+    inner, outer = (state.copy() for state in _keyed(secret_key))
+    inner.update(content)
+    outer.update(inner.digest())
+    return binascii.b2a_base64(outer.digest(), newline=False).decode("ascii")
+
+
+@lru_cache(maxsize=1024)
+def _keyed(secret_key: str) -> "tuple[hashlib._Hash, hashlib._Hash]":
+    """Return both states of HMAC-SHA1 with this key (RFC 2104): half of its time goes to them."""
+    key = secret_key.encode()
+    block = (key if len(key) <= 64 else hashlib.sha1(key).digest()).ljust(64, b"\0")
+    inner, outer = (bytes(byte ^ pad for byte in block) for pad in (0x36, 0x5C))
+    return hashlib.sha1(inner), hashlib.sha1(outer)
 
 
 def signed(

@@ -10,6 +10,7 @@ from access_requests import recorded
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triomq.remoting.access import rules as rules_module
 from triomq.remoting.access.changes import AccessChanges
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.resources import Action, ResourcePattern, topic_need
@@ -144,3 +145,13 @@ def test_a_more_exact_pattern_has_the_smaller_rank() -> None:
     texts = ["Topic:ab", "Topic:ab*", "Topic:a*", "Topic:*", "*"]
     ranks = [ResourcePattern.parse(text).rank for text in texts]
     assert all(left < right for left, right in itertools.pairwise(ranks))
+
+
+def test_what_a_user_asked_for_takes_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules_module, "DECIDED_MAX", 10)
+    rule = AccessRule(ResourcePattern.parse("Topic:a*"), (Action.PUB,), allow=True)
+    rules = AccessRules((rule,))
+    for number in range(100):
+        for name, found in ((f"a{number}", rule), (f"b{number}", None)):
+            assert rules.deciding(topic_need(name, Action.PUB), "127.0.0.1") == found
+    assert len(rules._decided) <= 10

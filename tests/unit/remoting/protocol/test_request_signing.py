@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +32,14 @@ def test_the_vector() -> None:
     assert content_to_sign(ext, b"body") == b"rocketmq23TopicAbody"
     assert signature_of(b"rocketmq23TopicAbody", "12345678") == VECTOR
     assert signed({"topic": "TopicA", "queueId": "3"}, b"body", ME)["Signature"] == VECTOR
+
+
+@given(st.text(min_size=1, max_size=100), st.binary())
+def test_a_signature_is_hmac_sha1_also_with_a_key_longer_than_a_block(
+    key: str, content: bytes
+) -> None:
+    expected = base64.b64encode(hmac.digest(key.encode(), content, "sha1")).decode()
+    assert signature_of(content, key) == expected
 
 
 def test_names_are_sorted_as_java_sorts() -> None:
