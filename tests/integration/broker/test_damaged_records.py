@@ -62,6 +62,24 @@ async def stays(peer: BrokerPeer) -> None:
     await peer.send("T", b"it lives", queue_id=3)
 
 
+async def all_others_come(
+    folder: Path, topic: str, field: str, later: dict[str, str], **settings: object
+) -> None:
+    """Damage the second of four messages that wait, and start twice; ``later`` makes one wait."""
+    damage_record(folder, topic, 1, field)
+    for start in range(2):
+        port = processes.free_port()
+        async with (
+            running_broker(folder, monitorPort=port, **settings) as ready,
+            peer_of(ready) as peer,
+        ):
+            assert await bodies(peer, 3) == [b"1", b"2", b"3"]
+            if not start:
+                assert await skipped(port) == {topic: 1}
+            await peer.send("T", b"after", queue_id=1 + start, properties=later)
+            assert await bodies(peer, 1, queue_id=1 + start) == [b"after"]
+
+
 @EVERY_FIELD
 async def test_a_damaged_delayed_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, field: str
@@ -70,18 +88,7 @@ async def test_a_damaged_delayed_message(
         await peer.create_topic("T")
         for body in (b"1", b"damaged", b"2", b"3"):
             await peer.send("T", body, properties={"DELAY": "2"})
-    damage_record(tmp_path, SCHEDULE_TOPIC, 1, field)
-    for start in range(2):
-        port = processes.free_port()
-        async with (
-            running_broker(tmp_path, monitorPort=port, **SETTINGS) as ready,
-            peer_of(ready) as peer,
-        ):
-            assert await bodies(peer, 3) == [b"1", b"2", b"3"]
-            if not start:
-                assert await skipped(port) == {SCHEDULE_TOPIC: 1}
-            await peer.send("T", b"after", queue_id=1 + start, properties={"DELAY": "1"})
-            assert await bodies(peer, 1, queue_id=1 + start) == [b"after"]
+    await all_others_come(tmp_path, SCHEDULE_TOPIC, field, {"DELAY": "1"}, **SETTINGS)
     logged = [line for line in caplog.messages if "cannot be read and is skipped" in line]
     assert len(logged) == 1
     assert f"message 1 of queue 1 of {SCHEDULE_TOPIC}" in logged[0]
@@ -90,29 +97,15 @@ async def test_a_damaged_delayed_message(
 @EVERY_FIELD
 async def test_a_damaged_timed_message(tmp_path: Path, field: str) -> None:
     """It lies in the topic of timers behind others that are not in the wheel yet."""
-    settings = {"timerWheelEnable": True}
-    async with running_broker(tmp_path, **settings) as ready, peer_of(ready) as peer:
+    async with running_broker(tmp_path, timerWheelEnable=True) as ready, peer_of(ready) as peer:
         await peer.create_topic("T")
     async with running_broker(tmp_path, timerWheelEnable=False) as ready, peer_of(ready) as peer:
         del ready
+        wait = {"TIMER_OUT_MS": "1000", "REAL_TOPIC": "T", "REAL_QID": "0"}
         for body in (b"1", b"damaged", b"2", b"3"):
-            await peer.send(
-                TIMER_TOPIC,
-                body,
-                properties={"TIMER_OUT_MS": "1000", "REAL_TOPIC": "T", "REAL_QID": "0"},
-            )
-    damage_record(tmp_path, TIMER_TOPIC, 1, field)
-    for start in range(2):
-        port = processes.free_port()
-        async with (
-            running_broker(tmp_path, monitorPort=port, **settings) as ready,
-            peer_of(ready) as peer,
-        ):
-            assert await bodies(peer, 3) == [b"1", b"2", b"3"]
-            if not start:
-                assert await skipped(port) == {TIMER_TOPIC: 1}
-            await peer.send("T", b"after", queue_id=1 + start, properties={"TIMER_DELAY_MS": "900"})
-            assert await bodies(peer, 1, queue_id=1 + start) == [b"after"]
+            await peer.send(TIMER_TOPIC, body, properties=wait)
+    later = {"TIMER_DELAY_MS": "900"}
+    await all_others_come(tmp_path, TIMER_TOPIC, field, later, timerWheelEnable=True)
 
 
 @EVERY_FIELD

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from brokers import BrokerPeer, peer_of, running_broker
+from brokers import BrokerPeer, Pulled, peer_of, running_broker
 
 from triomq.remoting.protocol.bodies.heartbeat import (
     CheckClientBody,
@@ -118,63 +118,38 @@ async def test_a_heartbeat_brings_the_filter_of_a_group(tmp_path: Path) -> None:
         ] == [b"'-5'"]
 
 
-async def test_a_held_pull_with_a_filter_is_woken(tmp_path: Path) -> None:
+async def held_pull(folder: Path, prices: list[int], hold_ms: int) -> Pulled:
+    """Pull what costs 7, from the end of the queue on, while messages with these prices come."""
+    answers: list[Pulled] = []
     async with (
-        running_broker(tmp_path, enablePropertyFilter=True) as ready,
+        running_broker(folder, enablePropertyFilter=True) as ready,
         peer_of(ready) as peer,
         peer_of(ready) as sender,
     ):
         await fill(peer)
+        wanted = {"expression": "price = 7", "expression_type": "SQL92", "hold_ms": hold_ms}
+
+        async def pull() -> None:
+            answers.append(await peer.pull("T", 0, len(PRICES), **wanted))  # type: ignore[arg-type]
+
         async with trio.open_nursery() as nursery:
-            answers = []
-
-            async def pull() -> None:
-                answers.append(
-                    await peer.pull(
-                        "T",
-                        0,
-                        len(PRICES),
-                        expression="price = 7",
-                        expression_type="SQL92",
-                        hold_ms=30_000,
-                    )
-                )
-
             nursery.start_soon(pull)
-            for number in range(50):  # none of them is wanted: the pull sleeps on
-                await sender.send("T", b"other", properties={"price": str(100 + number)})
-            assert answers == []
-            await sender.send("T", b"seven", properties={"price": "7"})
-        assert [bytes(body) for body in answers[0].bodies] == [b"seven"]
-        assert answers[0].header.next_begin_offset == len(PRICES) + 51
+            for price in prices:
+                await sender.send("T", b"%d" % price, properties={"price": str(price)})
+    return answers[0]
+
+
+async def test_a_held_pull_with_a_filter_is_woken(tmp_path: Path) -> None:
+    """Fifty others leave it asleep."""
+    answer = await held_pull(tmp_path, [*range(100, 150), 7], hold_ms=30_000)
+    assert [bytes(body) for body in answer.bodies] == [b"7"]
+    assert answer.header.next_begin_offset == len(PRICES) + 51
 
 
 async def test_a_held_pull_with_a_filter_ends_in_time(tmp_path: Path) -> None:
-    async with (
-        running_broker(tmp_path, enablePropertyFilter=True) as ready,
-        peer_of(ready) as peer,
-        peer_of(ready) as sender,
-    ):
-        await fill(peer)
-        async with trio.open_nursery() as nursery:
-            answers = []
-
-            async def pull() -> None:
-                answers.append(
-                    await peer.pull(
-                        "T",
-                        0,
-                        len(PRICES),
-                        expression="price = 7",
-                        expression_type="SQL92",
-                        hold_ms=400,
-                    )
-                )
-
-            nursery.start_soon(pull)
-            await sender.send("T", b"other", properties={"price": "8"})
-        assert answers[0].code == ResponseCode.PULL_NOT_FOUND
-        assert answers[0].header.next_begin_offset == len(PRICES) + 1
+    answer = await held_pull(tmp_path, [8], hold_ms=400)
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
+    assert answer.header.next_begin_offset == len(PRICES) + 1
 
 
 async def test_an_answer_with_a_filter_is_no_larger_than_one_without(tmp_path: Path) -> None:

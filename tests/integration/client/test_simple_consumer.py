@@ -179,17 +179,6 @@ async def test_dead_letters(triomq_cluster: InProcessCluster) -> None:
         assert sorted(message.body for message in found) == [b"0", b"1"]
 
 
-async def test_a_receive_waits_for_a_message(triomq_cluster: InProcessCluster) -> None:
-    await triomq_cluster.create_topic("T", queues=4)
-    async with consuming(triomq_cluster) as consumer:
-        assert await consumer.receive(timeout=0) == []
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send, triomq_cluster, [b"0"])
-            with trio.fail_after(20):
-                (message,) = await consumer.receive()
-        await message.ack()
-
-
 async def test_one_ring_is_enough_for_all_that_wait(triomq_cluster: InProcessCluster) -> None:
     """Each receive takes one message and ends, so nobody but the next one asks for more."""
     await triomq_cluster.create_topic("T", queues=1)

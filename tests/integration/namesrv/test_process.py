@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from processes import free_port
 
 from triomq.remoting.core.properties_file import parse_properties
 from triomq.remoting.protocol.codes import RequestCode as Code
-from triomq.remoting.protocol.command import encode_command, request
 
 READY = re.compile(r"mqnamesrv: name server ready on [^ ]*:(\d+)\n")
 
@@ -242,44 +240,3 @@ async def test_ctrl_c_stops_it_too_and_logs_go_to_standard_error(tmp_path: Path)
         _, errors = await trio.to_thread.run_sync(process.communicate)
         assert process.returncode == 0
         assert "INFO triomq.remoting.core.process: SIGINT: stopping" in errors
-
-
-def test_time_to_the_first_answered_request(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The figure is printed, not asserted: it depends on the load of the machine."""
-    question = encode_command(request(Code.GET_BROKER_CLUSTER_INFO))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    begin = time.perf_counter()
-    process = subprocess.Popen(
-        command("-p", str(port)),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )
-    try:
-        answer = b""
-        while not answer:
-            assert process.poll() is None
-            assert time.perf_counter() - begin < 60
-            try:
-                with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
-                    connection.sendall(question)
-                    answer = connection.recv(4096)
-            except ConnectionRefusedError:
-                time.sleep(0.002)
-        took_ms = (time.perf_counter() - begin) * 1000
-        status = Path(f"/proc/{process.pid}/status")
-        memory = re.search(r"VmRSS:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
-    assert b"brokerAddrTable" in answer
-    assert process.returncode == 0
-    with capsys.disabled():
-        print(
-            f"\nmqnamesrv: first answer after {took_ms:.0f} ms, memory"
-            f" {int(memory[1]) / 1024 if memory else float('nan'):.0f} MiB"
-        )

@@ -308,16 +308,6 @@ async def test_a_silent_broker_expires_and_is_disconnected_a_beating_broker_stay
         assert (await alive.call(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader("T"))).code == 0
 
 
-async def test_a_broker_that_unregisters_is_gone(started: Started) -> None:
-    async with started() as ready, FrameClient(ready.port) as client:
-        await register(client)
-        answer = await client.call(
-            Code.UNREGISTER_BROKER, BrokerHeader("broker-a", "127.0.0.1:10911", "C", 0)
-        )
-        assert answer.code == 0
-        assert (await client.call(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader("T"))).code == 17
-
-
 async def test_the_data_version_shows_whether_to_register_again(started: Started) -> None:
     asked = BrokerHeader("broker-a", "127.0.0.1:10911", "C", 0)
     current = table().data_version
@@ -533,21 +523,6 @@ async def test_garbage_ends_that_connection_only(started: Started) -> None:
         await vandal.stream.send_all(b"GET / HTTP/1.1\r\n\r\n")
         await vandal.ended()
         assert (await client.call(Code.GET_BROKER_CLUSTER_INFO)).code == 0
-
-
-async def test_name_servers_do_not_know_each_other(started: Started, tmp_path: Path) -> None:
-    async with (
-        started() as one,
-        started(kv_path=tmp_path / "other.json") as two,
-        FrameClient(one.port) as first,
-        FrameClient(two.port) as second,
-    ):
-        await register(first)
-        assert (await second.call(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader("T"))).code == 17
-        await register(second)
-        one.stop()
-        await first.ended()
-        assert (await second.call(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader("T"))).code == 0
 
 
 async def test_a_move_or_unregistration_of_a_living_broker_is_logged_with_both_addresses(

@@ -31,6 +31,7 @@ from triomq.broker.store.opening import open_store
 from triomq.broker.store.queues.consume_queue import FILLER
 from triomq.remoting.core.findings import Level
 
+pytestmark = pytest.mark.feature("186a")
 SEGMENT = 4096
 QUEUE_FILE = 200
 SLOTS, ENTRIES = 16, 24
@@ -186,7 +187,6 @@ def killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sample:
     return Sample(tmp_path / "store", capsys, places)
 
 
-@pytest.mark.feature("186a")
 def test_our_store_is_clean(store: Sample) -> None:
     found = store.verify()
     assert (found.code, found.damage, found.notes) == (0, [], [])
@@ -198,7 +198,6 @@ def test_our_store_is_clean(store: Sample) -> None:
 # The log
 
 
-@pytest.mark.feature("186a")
 def test_every_byte_of_a_record_that_has_a_check(store: Sample) -> None:
     """Body, lengths, magic, numbers: all except times, hosts and flags, for which the format has no
     check; the finding names the record.
@@ -229,7 +228,6 @@ def test_every_byte_of_a_record_that_has_a_check(store: Sample) -> None:
             assert str(place.log_offset + place.size) in found.text("record")
 
 
-@pytest.mark.feature("186a")
 def test_damage_that_runs_over_several_records(store: Sample) -> None:
     first, last = store.places[20], store.places[25]
     overwrite(store.log(first.log_offset + 30), bytes(100))
@@ -242,7 +240,6 @@ def test_damage_that_runs_over_several_records(store: Sample) -> None:
     assert "queue-into-damage" in found.notes
 
 
-@pytest.mark.feature("186a")
 def test_a_blank_with_a_wrong_length_or_magic(store: Sample) -> None:
     ends = [
         (place.log_offset + place.size)
@@ -257,7 +254,6 @@ def test_a_blank_with_a_wrong_length_or_magic(store: Sample) -> None:
     assert store.verify().damage == [("record", store.log(ends[0])[0].name, ends[0])]
 
 
-@pytest.mark.feature("186a")
 def test_a_missing_middle_segment(store: Sample) -> None:
     store.log(2 * SEGMENT)[0].unlink()
     found = store.verify()
@@ -268,7 +264,6 @@ def test_a_missing_middle_segment(store: Sample) -> None:
     assert "queue-into-damage" in found.notes
 
 
-@pytest.mark.feature("186a")
 def test_a_segment_that_was_cut(store: Sample) -> None:
     path, _ = store.log(SEGMENT)
     with path.open("r+b") as file:
@@ -282,7 +277,6 @@ def test_a_segment_that_was_cut(store: Sample) -> None:
     ]
 
 
-@pytest.mark.feature("186a")
 def test_a_last_segment_that_was_cut(store: Sample) -> None:
     last = store.places[-1]
     path, position = store.log(last.log_offset)
@@ -295,7 +289,6 @@ def test_a_last_segment_that_was_cut(store: Sample) -> None:
     assert f"truncate -s {SEGMENT}" in found.text("segment-size")
 
 
-@pytest.mark.feature("186a")
 def test_the_last_record_after_an_orderly_stop(store: Sample) -> None:
     """It was whole once, so this is damage, not a torn end."""
     last = store.places[-1]
@@ -305,13 +298,11 @@ def test_the_last_record_after_an_orderly_stop(store: Sample) -> None:
     assert "torn-end" not in found.notes
 
 
-@pytest.mark.feature("186a")
 def test_a_foreign_file_in_the_log(store: Sample) -> None:
     (store.root / "commitlog" / "notes.txt").write_text("x")
     assert store.verify().damage == [("foreign-file", "notes.txt", None)]
 
 
-@pytest.mark.feature("186a")
 def test_a_segment_that_cannot_be_read(store: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = store.log(SEGMENT)[0]
     read_path = Disk.read_path
@@ -330,14 +321,12 @@ def test_a_segment_that_cannot_be_read(store: Sample, monkeypatch: pytest.Monkey
 # After a kill
 
 
-@pytest.mark.feature("186a")
 def test_a_store_after_a_kill_is_not_damaged(killed: Sample) -> None:
     found = killed.verify()
     assert (found.code, found.damage) == (0, [])
     assert "abort" in found.notes
 
 
-@pytest.mark.feature("186a")
 @pytest.mark.parametrize("kept", [4, 20, 88, 100, -1])
 def test_a_torn_last_record_is_noted_with_its_bytes(killed: Sample, kept: int) -> None:
     last = killed.places[-1]
@@ -351,7 +340,6 @@ def test_a_torn_last_record_is_noted_with_its_bytes(killed: Sample, kept: int) -
     assert f"recovery will cut {torn} bytes" in found.text("torn-end")
 
 
-@pytest.mark.feature("186a")
 def test_a_record_that_the_checkpoint_knows_was_not_torn_by_a_kill(killed: Sample) -> None:
     known = killed.places[39]
     path, position = killed.log(known.log_offset)
@@ -364,7 +352,6 @@ def test_a_record_that_the_checkpoint_knows_was_not_torn_by_a_kill(killed: Sampl
     assert "checkpoint-ahead" in {kind for kind, _, _ in found.damage}
 
 
-@pytest.mark.feature("186a")
 def test_damage_in_the_middle_after_a_kill(killed: Sample) -> None:
     flip(killed.log(killed.places[50].log_offset + 90))
     found = killed.verify()
@@ -377,7 +364,6 @@ def test_damage_in_the_middle_after_a_kill(killed: Sample) -> None:
 # Consume queues
 
 
-@pytest.mark.feature("186a")
 def test_every_byte_of_every_queue_entry(store: Sample) -> None:
     numbers = MESSAGES // 2
     for number in range(numbers):
@@ -399,7 +385,6 @@ def test_every_byte_of_every_queue_entry(store: Sample) -> None:
     assert store.verify().damage == []
 
 
-@pytest.mark.feature("186a")
 def test_a_queue_behind_the_log(store: Sample) -> None:
     for number in range(25, 30):
         overwrite(store.queue(0, number), bytes(20))
@@ -408,7 +393,6 @@ def test_a_queue_behind_the_log(store: Sample) -> None:
     assert "5 messages from number 25" in found.text("queue-behind")
 
 
-@pytest.mark.feature("186a")
 def test_missing_entries_of_a_queue(store: Sample) -> None:
     overwrite(store.queue(0, 7), bytes(40))
     assert store.verify().damage == [
@@ -417,7 +401,6 @@ def test_missing_entries_of_a_queue(store: Sample) -> None:
     ]
 
 
-@pytest.mark.feature("186a")
 def test_a_queue_ahead_of_the_log(store: Sample) -> None:
     end = store.places[-1].log_offset + store.places[-1].size
     overwrite((store.queue(0, 29)[0], 180), struct.pack(">qiq", end + 200, 150, 0))
@@ -426,7 +409,6 @@ def test_a_queue_ahead_of_the_log(store: Sample) -> None:
     assert str(end + 200) in found.text("queue-ahead")
 
 
-@pytest.mark.feature("186a")
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -455,7 +437,6 @@ def test_files_of_a_queue(
     assert {kind for kind, _, _ in found.damage} == expected
 
 
-@pytest.mark.feature("186a")
 def test_queues_and_index_that_were_deleted_on_purpose(store: Sample) -> None:
     shutil.rmtree(store.root / "consumequeue")
     shutil.rmtree(store.root / "index")
@@ -464,7 +445,6 @@ def test_queues_and_index_that_were_deleted_on_purpose(store: Sample) -> None:
     assert {"queues-missing", "index-missing-files"} <= set(found.notes)
 
 
-@pytest.mark.feature("186a")
 async def test_a_topic_that_was_deleted_and_created_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -485,7 +465,6 @@ async def test_a_topic_that_was_deleted_and_created_again(
     assert found.document["queues"]["recordsOfDeletedTopics"] == 20
 
 
-@pytest.mark.feature("186a")
 def test_expired_entries_are_not_damage(store: Sample) -> None:
     """Retention deletes the oldest segments; entries of queues and index stay while their file has
     younger entries.
@@ -500,7 +479,6 @@ def test_expired_entries_are_not_damage(store: Sample) -> None:
     assert found.document["log"]["firstOffset"] == 2 * SEGMENT
 
 
-@pytest.mark.feature("186a")
 def test_a_queue_that_begins_with_fillers(store: Sample) -> None:
     """A slave that began late: its log lacks the first messages, and fillers stand for their
     entries.
@@ -516,7 +494,6 @@ def test_a_queue_that_begins_with_fillers(store: Sample) -> None:
     assert [kind for kind, _, _ in store.verify().damage] == ["queue-entry"]
 
 
-@pytest.mark.feature("186a")
 def test_queues_that_share_a_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Multi-dispatch (LMQ): entries of other topics' queues that the record names."""
 
@@ -545,7 +522,6 @@ def test_queues_that_share_a_message(tmp_path: Path, capsys: pytest.CaptureFixtu
 # The key index
 
 
-@pytest.mark.feature("186a")
 def test_every_byte_of_an_index_file(store: Sample) -> None:
     for path in store.index_files[0], store.index_files[1]:
         whole = path.read_bytes()
@@ -580,7 +556,6 @@ def test_every_byte_of_an_index_file(store: Sample) -> None:
                 assert "index-entry" in damage, at
 
 
-@pytest.mark.feature("186a")
 def test_a_flipped_slot_and_entry_are_named(store: Sample) -> None:
     path = store.index_files[0]
     slot = next(number for number in range(SLOTS) if path.read_bytes()[40 + 4 * number + 3])
@@ -592,7 +567,6 @@ def test_a_flipped_slot_and_entry_are_named(store: Sample) -> None:
     assert ("index-entry", path.name, entry) in store.verify().damage
 
 
-@pytest.mark.feature("186a")
 def test_an_index_file_that_was_cut_or_removed(store: Sample) -> None:
     path = store.index_files[2]
     whole = path.read_bytes()
@@ -619,7 +593,6 @@ def restart(root: Path) -> None:
     trio.run(open_and_close)
 
 
-@pytest.mark.feature("186a")
 def test_queues_deleted_after_a_kill_are_rebuilt_from_the_first_message(killed: Sample) -> None:
     shutil.rmtree(killed.root / "consumequeue")
     restart(killed.root)
@@ -627,7 +600,6 @@ def test_queues_deleted_after_a_kill_are_rebuilt_from_the_first_message(killed: 
     assert (found.code, found.document["queues"]["entries"]) == (0, MESSAGES)
 
 
-@pytest.mark.feature("186a")
 @pytest.mark.parametrize("state", ["store", "killed"])
 def test_the_advice_repairs_the_store(state: str, request: pytest.FixtureRequest) -> None:
     """Follow the advice for queues and index and start once: all entries exist again, from the
@@ -653,7 +625,6 @@ def test_the_advice_repairs_the_store(state: str, request: pytest.FixtureRequest
 # Small files
 
 
-@pytest.mark.feature("186a")
 def test_checkpoint(store: Sample) -> None:
     path = store.root / "checkpoint"
     whole = path.read_bytes()
@@ -666,7 +637,6 @@ def test_checkpoint(store: Sample) -> None:
     assert (found.code, found.notes) == (0, ["checkpoint-missing"])
 
 
-@pytest.mark.feature("186a")
 def test_config_tables(store: Sample) -> None:
     path = store.root / "config" / "consumerOffset.json"
     path.write_text('{"offsetTable":{"T@g":{0:12}}}')  # as fastjson writes it

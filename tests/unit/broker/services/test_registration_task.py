@@ -141,34 +141,6 @@ async def test_a_name_server_that_is_down_is_tried_with_back_off_and_delays_no_o
     assert "name server y:1: cannot" not in caplog.text
 
 
-async def test_a_new_topic_is_announced_at_once_and_alone(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    servers = NameServers()
-    registrar = make(tmp_path, servers, "x:1")
-    async with running(registrar):
-        await trio.sleep(5)
-        registrar.topics.put(new_topic("T", 4))
-        registrar.topics.put(new_topic("U", 4))
-        with trio.fail_after(1):
-            await registrar.wait_announced()
-        assert servers.times("x:1") == [0.0, 5.0]
-        assert sorted(servers.topics("x:1")[-1]) == ["T", "U"]
-
-
-async def test_waiting_for_an_announcement_does_not_wait_for_dead_name_servers(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    servers = NameServers()
-    servers.down.add("x:1")
-    registrar = make(tmp_path, servers, "x:1", "y:1")
-    async with running(registrar):
-        registrar.topics.put(new_topic("T", 4))
-        with trio.fail_after(0.5):
-            await registrar.wait_announced()
-        assert servers.topics("y:1")[-1] == ["T"]
-
-
 async def test_after_a_lost_connection_the_broker_registers_all_topics_again(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -207,17 +179,6 @@ async def test_without_force_register_the_broker_asks_first(
         await trio.sleep(30)
     codes = [(time, code) for time, _, code, _ in servers.calls]
     assert codes == [(0.0, 103), (30.0, 322), (60.0, 322), (60.0, 103)]
-
-
-async def test_the_broker_s_permission_masks_that_of_its_topics(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    servers = NameServers()
-    registrar = make(tmp_path, servers, "x:1")
-    registrar.live.broker_permission = 4
-    table = registrar._body(registrar.topics.configs, DataVersion()).table.topic_config_table
-    assert table["BenchmarkTest"].perm == 4
-    assert registrar.topics.configs["BenchmarkTest"].perm == 6
 
 
 async def test_the_answer_names_ordered_topics(
@@ -373,6 +334,7 @@ async def test_a_change_of_the_broker_s_permission_encodes_all_topics_again(
     (after,) = await registrar._all_parts()
     assert b'"perm":6' in before.body
     assert b'"perm":6' not in after.body
+    assert registrar.topics.configs["BenchmarkTest"].perm == 6
 
 
 async def test_delisted_name_servers_are_left_and_failed_lookups_are_logged(

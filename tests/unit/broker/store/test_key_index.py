@@ -155,30 +155,6 @@ def test_which_keys_a_record_has(tmp_path: Path) -> None:
     index.close()
 
 
-@pytest.mark.parametrize("keys", ["k{}", "schlüssel{}", "😀{}", "{}" * 40])
-@pytest.mark.parametrize("size", [1, 2, 3, 50])
-def test_hashing_together_equals_one_by_one(tmp_path: Path, keys: str, size: int) -> None:
-    index = make_index(tmp_path, index_entry_count=1_000)
-    drafts = [
-        draft(
-            topic=("T", "Ü")[number % 2],
-            unique_key=keys.format(number % 3, *range(39)),
-            keys=f"x{number}",
-        )
-        for number in range(size)
-    ]
-    index.apply(batch(*drafts))
-    data = content(index)[0][index.geometry.entries_position + 20 :]
-    hashes = [value for value, *_ in ENTRY.iter_unpack(data[: 40 * size])]
-    expected = [
-        index_hash(item.topic, key)
-        for item in drafts
-        for key in (item.unique_key or "", item.keys or "")
-    ]
-    assert hashes == expected
-    index.close()
-
-
 @pytest.mark.parametrize("size", [1, 2, 5, 50])
 def test_any_division_into_batches_gives_the_same_files(tmp_path: Path, size: int) -> None:
     drafts = [
@@ -226,14 +202,6 @@ def test_a_full_file_is_followed_by_another(tmp_path: Path) -> None:
     assert ENTRY.unpack_from(second, index.geometry.entries_position + 20)[2] == 1
     assert ENTRY.unpack_from(second, index.geometry.entries_position + 40)[2] == 1
     assert index.full_timestamp == NOW_MS + 67_500
-    index.close()
-
-
-def test_one_batch_larger_than_a_file(tmp_path: Path) -> None:
-    index = make_index(tmp_path)
-    index.apply(batch(*[draft(unique_key=f"U{number}") for number in range(100)]))
-    assert [file.next_entry for file in index.files] == [24, 24, 24, 24, 9]
-    assert all(find(index, f"U{number}") == [100 * number] for number in range(100))
     index.close()
 
 

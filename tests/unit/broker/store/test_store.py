@@ -117,24 +117,7 @@ async def test_filter_by_tag(tmp_path: Path, disk: Disk) -> None:
     async with open_store(tiny_config(tmp_path, filter_bytes_max=200), disk=disk) as store:
         store.append([draft(str(number), tags="AB"[number % 2]) for number in range(50)])
         result = await get(store, 0, tag_codes=frozenset([65]))
-        assert bodies(result) == [
-            b"0",
-            b"2",
-            b"4",
-            b"6",
-            b"8",
-            b"10",
-            b"12",
-            b"14",
-            b"16",
-            b"18",
-            b"20",
-            b"22",
-            b"24",
-            b"26",
-            b"28",
-            b"30",
-        ]
+        assert bodies(result) == [b"%d" % number for number in range(0, 32, 2)]
         assert result.next_offset == 32
         result = await get(store, 0, tag_codes=frozenset([65]), messages_max=2)
         assert (bodies(result), result.next_offset) == ([b"0", b"2"], 4)

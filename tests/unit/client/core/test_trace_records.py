@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 
 from triomq.client.core.trace_records import (
@@ -166,15 +167,7 @@ def test_a_broken_record_costs_no_other(broken: str) -> None:
 
 
 def test_separators_in_foreign_keys_do_not_break_a_record() -> None:
-    record = SubBeforeRecord(
-        timestamp=1,
-        region="R",
-        group="g",
-        request_id="q",
-        message_id="ID",
-        retry_times=0,
-        keys="a\x01b\x02c",
-    )
+    record = attrs.evolve(TEXTS[2][0], keys="a\x01b\x02c")
     (read,) = decode_trace(encode_trace(record)).records
     assert isinstance(read, SubBeforeRecord)
     assert read.keys == "a b c"
@@ -182,18 +175,7 @@ def test_separators_in_foreign_keys_do_not_break_a_record() -> None:
 
 def numbered(count: int, keys: str | None = None) -> list[PubRecord]:
     return [
-        PubRecord(
-            timestamp=number,
-            region="R",
-            group="g",
-            topic="T",
-            message_id=f"{number:032X}",
-            keys=keys,
-            store_host="h:1",
-            body_bytes=1,
-            cost_ms=1,
-            success=True,
-        )
+        attrs.evolve(PUB, timestamp=number, message_id=f"{number:032X}", keys=keys)
         for number in range(count)
     ]
 
@@ -230,18 +212,7 @@ def test_keys_that_are_too_long_or_too_many_leave_the_id(keys: str) -> None:
 
 def test_events_join_the_two_records_of_a_call() -> None:
     before, after = TEXTS[2][0], TEXTS[3][0]
-    other = PubRecord(
-        timestamp=0,
-        region="R",
-        group="g",
-        topic="T",
-        message_id="other",
-        keys="ID",
-        store_host="h:1",
-        body_bytes=1,
-        cost_ms=1,
-        success=True,
-    )
+    other = attrs.evolve(PUB, timestamp=0, message_id="other", keys="ID")
     # In two messages of two hosts, one of them stored twice.
     events = trace_events("ID", [([after], "b"), ([before, other], "a"), ([before], "a")])
     assert [(event.kind, event.message_id) for event in events] == [("Pub", "other"), ("Sub", "ID")]

@@ -117,7 +117,6 @@ async def test_the_sweeper_sleeps_while_no_request_is_queued(
     queues[1].size = 0
     await trio.sleep(1)
     assert queues[1].sweeps == 11
-    nursery.cancel_scope.cancel()
 
 
 class Line:
@@ -143,7 +142,6 @@ async def test_the_idle_scan(nursery: trio.Nursery, autojump_clock: trio.testing
     assert scan.closed_count == 1
     await trio.sleep(200)
     assert scan.closed_count == 3
-    nursery.cancel_scope.cancel()
 
 
 @attrs.define(eq=False)
@@ -175,7 +173,6 @@ async def test_the_guard_sleeps_when_it_has_done_its_work(nursery: trio.Nursery)
         assert not outboxes.full.is_set(), "it would scan without end, and delay all other tasks"
         assert sum(hoard.closed for hoard in hoards) == 19 * turn
         hoards += [Hoard(100) for _ in range(19)]
-    nursery.cancel_scope.cancel()
 
 
 async def test_the_guard_skips_connections_that_closed_meanwhile(nursery: trio.Nursery) -> None:
@@ -188,4 +185,3 @@ async def test_the_guard_skips_connections_that_closed_meanwhile(nursery: trio.N
     outboxes.add(2)
     await trio.testing.wait_all_tasks_blocked(0.01)
     assert all(hoard.closed for hoard in hoards)
-    nursery.cancel_scope.cancel()

@@ -41,7 +41,6 @@ async def test_an_idle_pool_runs_in_place_and_a_busy_one_queues(nursery: trio.Nu
     await made.pool.wait_quiet()
     assert [answer.opaque for answer in made.paper.answers()] == [1, 2, 3, 4, 5, 6, 7]
     assert made.pool.queued_bytes == 0
-    nursery.cancel_scope.cancel()
 
 
 async def test_coroutines_begin_in_order_and_before_what_came_later(nursery: trio.Nursery) -> None:
@@ -65,7 +64,6 @@ async def test_coroutines_begin_in_order_and_before_what_came_later(nursery: tri
     await made.pool.wait_quiet()
     assert begun == list(range(1, 15))
     assert len(made.paper.answers()) == 14
-    nursery.cancel_scope.cancel()
 
 
 async def test_a_turn_is_bounded(nursery: trio.Nursery) -> None:
@@ -77,7 +75,6 @@ async def test_a_turn_is_bounded(nursery: trio.Nursery) -> None:
     assert (statistics.requests_in_place, statistics.requests_queued) == (256, 744)
     await made.pool.wait_quiet()
     assert [answer.opaque for answer in made.paper.answers()] == list(range(1, 1001))
-    nursery.cancel_scope.cancel()
 
 
 async def test_batches_are_bounded_in_bytes(nursery: trio.Nursery) -> None:
@@ -92,7 +89,6 @@ async def test_batches_are_bounded_in_bytes(nursery: trio.Nursery) -> None:
     made.pool.submit(made.requests(*[1] * 10, size=400_000))
     await made.pool.wait_quiet()
     assert sizes == [3, 3, 3, 1]
-    nursery.cancel_scope.cancel()
 
 
 async def test_one_write_for_each_connection_of_a_batch(nursery: trio.Nursery) -> None:
@@ -108,7 +104,6 @@ async def test_one_write_for_each_connection_of_a_batch(nursery: trio.Nursery) -
         [2, 5],
         [4],
     ]
-    nursery.cancel_scope.cancel()
 
 
 async def test_oneway_and_deferred_answers_write_nothing(nursery: trio.Nursery) -> None:
@@ -127,7 +122,6 @@ async def test_oneway_and_deferred_answers_write_nothing(nursery: trio.Nursery) 
     await made.pool.wait_quiet()
     assert made.paper.written == []
     assert made.pool.statistics().overloaded == 3
-    nursery.cancel_scope.cancel()
 
 
 async def test_too_old_on_submission(nursery: trio.Nursery) -> None:
@@ -144,7 +138,6 @@ async def test_too_old_on_submission(nursery: trio.Nursery) -> None:
         "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 2"
     )
     assert (answers[0].remark or "").endswith("ms, size of queue: 0")
-    nursery.cancel_scope.cancel()
 
 
 async def test_the_sweep_stops_at_the_first_young_request() -> None:
@@ -198,7 +191,6 @@ async def test_errors_of_a_batch_affect_no_other(
         "ERROR"
     ] * 2  # one for each code, the others are counted
     assert {code: made.destinations[code].counters.failed for code in (1, 2)} == {1: 3, 2: 1}
-    nursery.cancel_scope.cancel()
 
 
 async def test_nonsense_from_a_handler_affects_its_requests_only(
@@ -227,7 +219,6 @@ async def test_nonsense_from_a_handler_affects_its_requests_only(
         (4, 2),
     ]
     assert len(caplog.records) == 4
-    nursery.cancel_scope.cancel()
 
 
 async def test_a_stall_refuses_queued_and_new_requests(
@@ -270,7 +261,6 @@ async def test_a_stall_refuses_queued_and_new_requests(
     assert [answer.code for answer in made.paper.answers()[3:]] == [0, 0]
     statistics = made.pool.statistics()
     assert (statistics.stalled, statistics.rejected) == (3, 1)
-    nursery.cancel_scope.cancel()
 
 
 async def test_a_stall_without_fast_failure_only_refuses(nursery: trio.Nursery) -> None:

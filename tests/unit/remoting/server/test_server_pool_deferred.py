@@ -39,7 +39,6 @@ async def test_requests_that_are_put_back_count_with_their_bytes(nursery: trio.N
             assert made.pool.queued_bytes == 0
             made.pool.submit(made.requests(*[1] * 8, size=100))
         gate.set()
-    nursery.cancel_scope.cancel()
 
 
 async def test_requests_behind_a_batch_that_waits_without_a_worker_are_put_back_with_their_bytes(
@@ -61,7 +60,6 @@ async def test_requests_behind_a_batch_that_waits_without_a_worker_are_put_back_
         assert (len(made.pool), made.pool.queued_bytes) == (left, 50 * left)
         waiting.pop().finish(lambda: [Response(0)])
     await made.pool.wait_quiet()
-    nursery.cancel_scope.cancel()
 
 
 async def test_a_worker_that_must_wait_leaves_the_rest_to_another(nursery: trio.Nursery) -> None:
@@ -80,7 +78,6 @@ async def test_a_worker_that_must_wait_leaves_the_rest_to_another(nursery: trio.
     assert [answer.opaque for answer in made.paper.answers()] == [2, 3]
     gate.set()
     await made.pool.wait_quiet()
-    nursery.cancel_scope.cancel()
 
 
 async def test_after_a_stall_handlers_are_asked_again_whether_they_are_busy(
@@ -100,7 +97,6 @@ async def test_after_a_stall_handlers_are_asked_again_whether_they_are_busy(
     made.pool.submit(made.requests(1))
     await made.pool.wait_quiet()
     assert made.paper.answers()[-1].code == 0
-    nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("size", [0, 100])
@@ -160,7 +156,6 @@ async def test_a_free_worker_begins_no_request_that_is_too_old(
         (6, 0),
     ]
     assert (made.pool.statistics().expired, made.pool.queued_bytes) == (2, 0)
-    nursery.cancel_scope.cancel()
 
 
 async def test_an_awaited_batch_may_be_deferred_again(nursery: trio.Nursery) -> None:
@@ -189,7 +184,6 @@ async def test_an_awaited_batch_may_be_deferred_again(nursery: trio.Nursery) -> 
     await made.pool.wait_quiet()
     assert [answer.code for answer in made.paper.answers()] == [0, 0, 1]
     assert made.destinations[10].counters.answered == 3
-    nursery.cancel_scope.cancel()
 
 
 async def test_a_handler_that_returns_none_gave_no_response(
@@ -206,4 +200,3 @@ async def test_a_handler_that_returns_none_gave_no_response(
     await made.pool.wait_quiet()
     assert [answer.code for answer in made.paper.answers()] == [1, 1]
     assert "neither a response nor a deferred one" in caplog.text
-    nursery.cancel_scope.cancel()
