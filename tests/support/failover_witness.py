@@ -117,7 +117,7 @@ class Witness:
     def _see_master(self, tenure: Tenure, store: MessageStore) -> None:
         """A master may begin: it has all that was ever confirmed, and nobody else its epoch."""
         service = self.cluster.services[self._asking()]
-        if service.life is None:
+        if service.life is None or not self.cluster.simulation.network.asking().up:
             return
         epoch, held = tenure.mastership.epoch, (tenure.membership.broker_id, service.life)
         if self.masters.setdefault(epoch, held) != held:
@@ -134,9 +134,10 @@ class Witness:
 
     def _see_confirmed(self, keeper: SetKeeper) -> None:
         """What is confirmed stays as it is, and each member of the set has it."""
-        name = self._asking()
+        machine = self.cluster.simulation.network.asking()  # of an earlier life, until it has ended
+        name = machine.name
         service, start, end = self.cluster.services[name], self._seen[name], keeper.leads.confirmed
-        if service.life is None or keeper is not self.keepers[name] or end <= start:
+        if not machine.up or keeper is not self.keepers[name] or end <= start:
             return
         self._seen[name] = end
         self._confirm(service, start, end)

@@ -49,6 +49,13 @@ class ClusterDisk(SimulatedDisk):
         return time.time_ns() // 1_000_000
 
 
+class ControllerDisk(ClusterDisk):
+    """Its errors are those of the system: a controller has no store."""
+
+    def write_error(self, path: Path, error: OSError) -> Any:
+        return error
+
+
 force_out = Flusher._force_out
 
 
@@ -155,7 +162,7 @@ class SimulatedCluster:
             settings = {"group_name": "C", "peers": ";".join(peers), "self_id": f"n{number}"}
             root = self._next_folder(name)
             root.mkdir()
-            service = Service(name, machine.address, settings, ClusterDisk(root), controls=True)
+            service = Service(name, machine.address, settings, ControllerDisk(root), controls=True)
             self.services[name] = service
             self._run(service, machine)
 
