@@ -199,6 +199,8 @@ class Witness:
         for name, service in self.cluster.services.items():
             if service.disk is None or service.controls:
                 continue
+            if service.life is None or service.life.ready is None:
+                continue  # what a power failure has torn is there until the next start
             path = service.disk.root / "epochFileCheckpoint"
             if path.exists() and (service.disk.root / "commitlog").exists():
                 history = EpochHistory.decode(path.read_bytes())
