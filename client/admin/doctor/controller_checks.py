@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-import msgspec
-
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.answers import Answers, read_body, read_header
+from triomq.client.admin.answers import Answers
 from triomq.client.admin.broker_address import BrokerAddress
+from triomq.client.admin.controllers import groups_at, metadata_at
 from triomq.remoting.core.findings import Finding, ok, problem, unknown
-from triomq.remoting.protocol.bodies.controller import GroupReplicas, SyncStateData
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.bodies.controller import GroupReplicas
 from triomq.remoting.protocol.headers.controller import ControllerMetadataHeader
 
 PARTS = re.compile(r"[;,\s]+")
@@ -32,26 +30,15 @@ async def controllers(
             names.add(broker.name)
             addresses |= {part for part in PARTS.split(values.get("controllerAddr", "")) if part}
 
-    async def metadata(address: str) -> ControllerMetadataHeader:
-        answer = await admin.ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
-        return read_header(ControllerMetadataHeader, answer)
-
-    async def replicas(leader: str) -> SyncStateData:
-        body = msgspec.json.encode(sorted(names))
-        code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
-        return read_body(SyncStateData, await admin.ask(leader, code, None, body))
-
-    known = await admin.for_each(sorted(addresses), metadata)
+    known = await admin.for_each(sorted(addresses), lambda address: metadata_at(admin, address))
     findings = list(members(known))
     leaders = {found.controller_leader_address for found in known.values.values()} - {None, ""}
-    tables = await admin.for_each(sorted(filter(None, leaders)), replicas)
+    tables = await admin.for_each(
+        sorted(filter(None, leaders)), lambda leader: groups_at(admin, leader, sorted(names))
+    )
     for leader, failure in tables.failures.items():
         findings.append(unknown("controller", f"{leader} groups", " ".join(str(failure).split())))
-    groups = {
-        name: group
-        for table in tables.values.values()
-        for name, group in table.replicas_info_table.items()
-    }
+    groups = {name: group for table in tables.values.values() for name, group in table.items()}
     return findings + [group_finding(name, group) for name, group in sorted(groups.items())]
 
 

@@ -5,14 +5,11 @@ getControllerMetaData, getSyncStateSet, electMaster, cleanBrokerMetadata, getBro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
-from triomq.client.core.errors import TrioMQError
+from triomq.client.admin.controllers import groups_at, leader_of, metadata_at
 from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import CONTROLLERS, ask_each, chosen_controllers
 from triomq.client.mqadmin.core.result import Document, Result, Row, answered
@@ -21,12 +18,10 @@ from triomq.remoting.protocol.bodies.controller import (
     EpochEntries,
     GroupReplicas,
     ReplicaState,
-    SyncStateData,
 )
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.controller import (
     CleanBrokerDataHeader,
-    ControllerMetadataHeader,
     ElectMasterHeader,
     ElectMasterResponseHeader,
 )
@@ -35,26 +30,6 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
 BROKER_NAME = Option("-bn, --brokerName NAME", "name of the group", required=True)
-
-
-async def metadata_at(admin: Admin, address: str) -> ControllerMetadataHeader:
-    answer = await admin.ask(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
-    return read_header(ControllerMetadataHeader, answer)
-
-
-async def leader_of(admin: Admin, controllers: Sequence[str]) -> str:
-    """Return the address of the controller that leads, as the first that knows it says.
-
-    Raises: TrioMQError if no controller answers, or none knows a leader.
-    """
-    answers = await admin.for_each(controllers, lambda address: metadata_at(admin, address))
-    for found in answers.some().values():
-        if found.controller_leader_address:
-            return found.controller_leader_address
-    raise TrioMQError(
-        "no controller leads: a majority of them must run and reach each other; see"
-        " `mqadmin controller status`"
-    )
 
 
 async def controller_metadata(admin: Admin, options: Values) -> Result:
@@ -144,12 +119,6 @@ async def sync_state_set(admin: Admin, options: Values) -> Result:
             f"{name}: the controllers know no such group" for name in names if name not in found
         ],
     )
-
-
-async def groups_at(admin: Admin, leader: str, names: Sequence[str]) -> dict[str, GroupReplicas]:
-    """Return what the controllers know of groups. Raises: TrioMQError."""
-    code, body = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, msgspec.json.encode(names)
-    return read_body(SyncStateData, await admin.ask(leader, code, None, body)).replicas_info_table
 
 
 async def elect_master(admin: Admin, options: Values) -> Result:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from triomq.client.admin.arguments import Option, Values
+from triomq.client.admin.controllers import groups_at, leader_of
 from triomq.client.admin.documents import count_of
 from triomq.client.admin.draining import (
     Drained,
@@ -23,7 +24,6 @@ from triomq.client.admin.draining import (
 from triomq.client.admin.errors import BrokerMissing
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import TrioMQError
-from triomq.client.mqadmin.commands.controllers import groups_at, leader_of
 from triomq.client.mqadmin.core.account_copy import names
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.output import tell_progress

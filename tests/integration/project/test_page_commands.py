@@ -55,6 +55,7 @@ OTHERS = {
     "python3": "a new environment; the zip: tests/integration/spark/test_shipping.py",
     "/opt/triomq/bin/pip": "tests/integration/project/test_packaging.py",
     "pip": "tests/integration/project/test_packaging.py",
+    "pytest": "the tests themselves",
     "git": "a clone",
     "cd": "a clone",
     "export": "read by the commands below it",

@@ -179,6 +179,7 @@ def mounted(container: dict[str, Any], pod: dict[str, Any], secrets: Any, root: 
             folder.mkdir(parents=True)
             for name, data in secrets[secret["secretName"]].items():
                 (folder / name).write_bytes(base64.b64decode(data))
+                (folder / name).chmod(secret["defaultMode"])
 
 
 @pytest.mark.feature("199a")
