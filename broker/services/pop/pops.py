@@ -270,7 +270,7 @@ class Pops:
         )
         due_ms = point.visible_at - LEAD_MS
         end = self.log.append([PopRecord(point, revive_queue, due_ms)])
-        self.in_flight.begin(point)
+        self._begin(point)
         self.move(key, following, end)
         self.popped += len(offsets)
 
@@ -374,9 +374,15 @@ class Pops:
                 PopRecord(make_ack(key, [offset]), revive_queue, visible_at),
             ]
         )
-        self.in_flight.begin(point)
+        self._begin(point)
         self.in_flight.acknowledge(key, [offset])
         return now
+
+    def _begin(self, point: CheckPoint) -> None:
+        """Note what is in flight from now on. Checkpoint: never."""
+        # After the wall clock was set back, its end can lie before what the reviver has decided.
+        self.decided_to_ms = min(self.decided_to_ms, point.visible_at)
+        self.in_flight.begin(point)
 
     # Timers
 

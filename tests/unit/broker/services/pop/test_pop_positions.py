@@ -257,3 +257,12 @@ def test_late_and_unknown_check_points(tmp_path: Path) -> None:
     end, _ = it.pops.acknowledge([part(it, 0, 0, visible_in_ms=0), part(it, 7, 8, 8)])
     assert acked(it) == [(7, [8])], "one that this broker does not know goes its way"
     assert end == it.log.end == 1
+
+
+def test_what_is_popped_after_the_clock_was_set_back_is_not_late(tmp_path: Path) -> None:
+    """The reviver has decided up to a time that lies ahead now, and does not know that yet."""
+    it = scene(tmp_path)
+    it.pops.decided_to_ms = it.now[0] + 120_000
+    it.take(0)
+    it.pops.acknowledge([part(it, 0, 0)])
+    assert acked(it) == [(0, [0])]
