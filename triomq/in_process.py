@@ -48,6 +48,8 @@ SMALL_STORE: Mapping[str, str] = {
     "maxIndexNum": "4000",
 }
 """Store geometry of test brokers: smaller files of the same layout; messages may have 4 MiB."""
+SHARED_LOOP: Mapping[str, str] = {"waitTimeMillsInSendQueue": "10000"}
+"""A broker in the test's own loop would refuse sends as busy whenever the test works for 0.2 s."""
 
 
 class _Ready(Protocol):
@@ -321,9 +323,9 @@ async def local_cluster(
 
     ``brokers`` is a number (broker-a, broker-b, …) or the names. ``dir`` keeps the stores; None
     uses a temporary folder, which is deleted. ``settings`` are lines of ``broker.conf`` for every
-    broker, under RocketMQ's names; they override ``SMALL_STORE``. With ``tls`` every connection is
-    encrypted, with certificates made for this cluster; ``cluster.tls`` is the clients' setting. An
-    error in a service cancels the block and leaves it.
+    broker, under RocketMQ's names; they override ``SMALL_STORE`` and ``SHARED_LOOP``. With ``tls``
+    every connection is encrypted, with certificates made for this cluster; ``cluster.tls`` is the
+    clients' setting. An error in a service cancels the block and leaves it.
     """
     names = (
         [f"broker-{chr(ord('a') + number)}" for number in range(brokers)]
@@ -351,6 +353,7 @@ async def local_cluster(
                 for name in names:
                     lines = {
                         **SMALL_STORE,
+                        **SHARED_LOOP,
                         **{key: _text(value) for key, value in (settings or {}).items()},
                         "brokerClusterName": cluster_name,
                         "brokerName": name,
