@@ -66,7 +66,7 @@ async def work(namesrv: str) -> None:
 
     async def fail(message: ReceivedMessage) -> None:
         if message.tag == "foreign":
-            raise ValueError("currency XXX is not known")
+            raise ValueError("currency ABC is not known")
 
     settings = ConsumerSettings(max_reconsume_times=0)
     async with (

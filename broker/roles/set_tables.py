@@ -111,9 +111,9 @@ class SetTables:
                 self._brought.advance(noted)
 
     async def propose(self, members: frozenset[int], set_epoch: int) -> tuple[frozenset[int], int]:
-        """Ask the controllers for another set; who joins it has the tables before.
+        """Propose another set to the controllers when each broker that joins has copied the tables.
 
-        Changes from now on wait for those who join, since they count already.
+        Later changes wait for the joining brokers, since they count already.
         Raises: as ``ControllerMembership.propose``.
         """
         joining, having = members - self.leads.members, set[int]()

@@ -3,8 +3,8 @@
 Between two brokers of TrioMQ it goes in this order, so that no work is done twice:
 
 1. The master's port answers, but the master does not register and does no work of a master yet.
-   It waits until it knows a slave: from a name server, or from the slave itself (906), since a name
-   server that was just started lists nobody.
+   It waits until it knows a slave: from a name server, or from the slave itself (906), since no
+   broker has registered yet with a name server that has just started.
 2. It tells each slave where it is (906).
 3. The slave ends its master tasks, waits for deliveries in flight, tells the master which offsets
    consumers have committed, and answers.

@@ -1,4 +1,4 @@
-"""What controllers answer: who leads, and who is master of which group."""
+"""Ask controllers for their leader, and for the master and the set of each group."""
 
 from __future__ import annotations
 

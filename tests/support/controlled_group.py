@@ -189,17 +189,12 @@ async def brokers_of(
 
 
 @asynccontextmanager
-async def controlled_group(
-    folder: Path,
-    count: int = 2,
-    *,
-    define: Sequence[str] = (),
-    hooks: Sequence[RpcHook] = (),
-    **settings: object,
+async def controller_alone(
+    folder: Path, define: Sequence[str] = (), hooks: Sequence[RpcHook] = ()
 ) -> AsyncIterator[ControlledGroup]:
-    """Start a controller and ``count`` brokers: the first is master, and all are in its set.
+    """Start a name server with a controller; the group has no brokers yet.
 
-    ``define``: more settings of the name server and its controller; ``hooks`` see our requests.
+    ``define``: more settings of both; ``hooks`` see our requests.
     """
     controller = free_port()
     define = [
@@ -213,7 +208,21 @@ async def controlled_group(
     ]
     with our_name_server(folder, define=define) as namesrv:
         async with brokers_of(folder, namesrv, f"127.0.0.1:{controller}", hooks) as group:
-            for number in range(1, count + 1):
-                await group.add(number, **settings).start()
-                await group.settled(1, set(range(1, number + 1)))
             yield group
+
+
+@asynccontextmanager
+async def controlled_group(
+    folder: Path,
+    count: int = 2,
+    *,
+    define: Sequence[str] = (),
+    hooks: Sequence[RpcHook] = (),
+    **settings: object,
+) -> AsyncIterator[ControlledGroup]:
+    """Start a controller and ``count`` brokers: the first is master, and all are in its set."""
+    async with controller_alone(folder, define, hooks) as group:
+        for number in range(1, count + 1):
+            await group.add(number, **settings).start()
+            await group.settled(1, set(range(1, number + 1)))
+        yield group

@@ -1,4 +1,4 @@
-"""What ``mqadmin doctor --cluster`` finds, looked for now and then, for the first page."""
+"""ClusterDoctor: the checks of ``mqadmin doctor --cluster``, once a minute, for the first page."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClusterDoctor:
 
     @property
     def to_do(self) -> list[Finding]:
-        """What somebody has to look at, problems first."""
+        """Return the findings that ask for a change: problems first, then advice."""
         return [
             finding
             for level in (Level.PROBLEM, Level.ADVICE)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import attrs
@@ -21,9 +21,12 @@ from triomq.client.console.core.cluster_doctor import ClusterDoctor
 from triomq.client.console.core.console_settings import ConsoleSettings
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.logins import PasswordCheck
+from triomq.client.console.core.paging import order_of, page_of
 from triomq.client.console.core.sessions import ConsoleSession, LoginLimiter, SessionTable
 from triomq.client.console.core.users import UserRole
 from triomq.remoting.protocol.codes import RequestCode
+
+T = TypeVar("T")
 
 
 @attrs.define(eq=False)
@@ -86,6 +89,23 @@ class PageVisit:
             and self.session.role >= role
             and self.console.settings.allow_changes
         )
+
+    def listed(
+        self,
+        rows: Sequence[T],
+        columns: Mapping[str, Callable[[T], str | float | None]],
+        name: Callable[[T], str],
+    ) -> dict[str, object]:
+        """Return what the template of a list needs: the rows that the address asks for.
+
+        ``columns``: those by which the list can be sorted.
+        """
+        sort, search = self.query.text("sort"), self.query.text("search")
+        order = order_of(sort, columns)
+        table = page_of(
+            order.sorted(rows, columns), self.query.text("page"), search=search, text=name
+        )
+        return {"table": table, "order": order, "sort": sort, "search": search}
 
     def page(self, template: str, code: int = 200, /, **values: object) -> Response:
         """Render a template."""

@@ -18,7 +18,7 @@ from triomq.client.admin.group_resets import END_OF_QUEUE, reset
 from triomq.client.admin.times import now_ms
 from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.page_visit import Page, PageVisit, ask_all
-from triomq.client.console.core.paging import order_of, page_of
+from triomq.client.console.core.paging import page_of
 from triomq.client.console.core.users import UserRole
 from triomq.client.core.errors import GroupOffline, TrioMQError
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection
@@ -47,26 +47,12 @@ COLUMNS: Mapping[str, Callable[[GroupRow], str | float | None]] = {
 
 async def groups(visit: PageVisit) -> Response:
     await trio.lowlevel.checkpoint()
-    kind, search = visit.query.text("kind") or "normal", visit.query.text("search")
+    kind = visit.query.text("kind") or "normal"
     rows = [
         row for row in visit.console.poller.view.groups.values() if kind == "all" or not row.system
     ]
-    order = order_of(visit.query.text("sort"), COLUMNS)
-    table = page_of(
-        order.sorted(rows, COLUMNS),
-        visit.query.text("page"),
-        search=search,
-        text=lambda row: row.name,
-    )
-    return visit.page(
-        "groups.html",
-        table=table,
-        kind=kind,
-        kinds=KINDS,
-        search=search,
-        order=order,
-        sort=visit.query.text("sort"),
-    )
+    listed = visit.listed(rows, COLUMNS, lambda row: row.name)
+    return visit.page("groups.html", kind=kind, kinds=KINDS, **listed)
 
 
 @attrs.frozen

@@ -13,7 +13,6 @@ from triomq.client.admin.cluster_view import MESSAGE_TYPE, TopicRow
 from triomq.client.admin.messages import TOOLS_GROUP
 from triomq.client.console.core.forms import FormInvalid
 from triomq.client.console.core.page_visit import Page, PageVisit
-from triomq.client.console.core.paging import order_of, page_of
 from triomq.client.console.core.reading import wait_readable
 from triomq.client.console.core.sending import send_new
 from triomq.client.console.core.users import UserRole
@@ -40,24 +39,9 @@ COLUMNS: Mapping[str, Callable[[TopicRow], str | float | None]] = {
 async def topics(visit: PageVisit) -> Response:
     await trio.lowlevel.checkpoint()
     kind = visit.query.text("kind") or "normal"
-    search = visit.query.text("search")
     rows = [row for row in visit.console.poller.view.topics.values() if kind in ("all", row.kind)]
-    order = order_of(visit.query.text("sort"), COLUMNS)
-    table = page_of(
-        order.sorted(rows, COLUMNS),
-        visit.query.text("page"),
-        search=search,
-        text=lambda row: row.name,
-    )
-    return visit.page(
-        "topics.html",
-        table=table,
-        kind=kind,
-        kinds=KINDS,
-        search=search,
-        order=order,
-        sort=visit.query.text("sort"),
-    )
+    listed = visit.listed(rows, COLUMNS, lambda row: row.name)
+    return visit.page("topics.html", kind=kind, kinds=KINDS, **listed)
 
 
 async def topic(visit: PageVisit) -> Response:

@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from controlled_group import NAME, ControlledGroup, brokers_of
+from controlled_group import NAME, ControlledGroup, controller_alone
 from monitor_pages import get
-from processes import free_port, our_name_server
 from replicated_brokers import log_bytes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -48,20 +47,10 @@ def change(
 @asynccontextmanager
 async def controllers_and_two(folder: Path) -> AsyncIterator[ControlledGroup]:
     """A controller, and two brokers that are not started."""
-    controller = free_port()
-    define = [
-        "enableControllerInNamesrv=true",
-        "controllerDLegerGroup=g",
-        f"controllerDLegerPeers=n0-127.0.0.1:{controller}",
-        "controllerDLegerSelfId=n0",
-        f"controllerStorePath={folder / 'controller'}",
-        f"kvConfigPath={folder / 'kvConfig.json'}",
-    ]
-    with our_name_server(folder, define=define) as namesrv:
-        async with brokers_of(folder, namesrv, f"127.0.0.1:{controller}") as group:
-            for number in (1, 2):
-                group.add(number)
-            yield group
+    async with controller_alone(folder) as group:
+        for number in (1, 2):
+            group.add(number)
+        yield group
 
 
 async def test_a_classic_group_changes_to_controller_mode_and_back_and_again(
