@@ -45,6 +45,11 @@ class EpochSlaveLink(SlaveLink):
     _frames: EpochFrameDecoder = attrs.field(factory=EpochFrameDecoder, init=False)
 
     @property
+    def proven(self) -> bool:
+        """Whether this log is known to begin the master's."""
+        return self.joined and not self.unproven
+
+    @property
     def confirmed(self) -> int | None:
         return None if self.unproven else self._frames.confirmed
 

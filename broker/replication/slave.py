@@ -132,7 +132,7 @@ class ReplicationSlave:
     _name: int = attrs.field(factory=lambda: NAME_MAX - random.getrandbits(62), init=False)
     _logged: tuple[str, float] = attrs.field(default=("", 0.0), init=False)
     _greeting: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    """In controller mode: the task that reports, until the master's epochs have come."""
+    """In controller mode: the task that reports, until this log is known to begin the master's."""
 
     @property
     def position(self) -> Watermark:
@@ -373,8 +373,9 @@ class ReplicationSlave:
             self._post_report(link, link_socket)
         finally:
             self.copy.index_taken()
-        if isinstance(link, EpochSlaveLink) and link.joined and not link.unproven:
+        if isinstance(link, EpochSlaveLink) and link.proven:
             self.parted.note("")
+            self._greeting.unpark_all()
         if not self.following and not left:
             self.following = True
             # Tables may have changed while there was no connection, and their messages come now.
@@ -400,7 +401,6 @@ class ReplicationSlave:
         try:
             if isinstance(event, MasterEpochs):
                 epochs.save(epochs.history.cut(self.copy.received))
-                self._greeting.unpark_all()
             elif isinstance(event, EpochBegins) and event.number:  # 0: written in classic mode
                 if event.start > self.copy.received and not self.copy.is_empty:
                     raise LinkBroken(f"epoch {event.number} begins behind our log's end")
@@ -479,8 +479,8 @@ class ReplicationSlave:
         if position is not self.store.appended:
             position.callbacks.append(post)
         try:
-            while isinstance(link, EpochSlaveLink) and not link.joined:
-                await self._greeting.park()  # the receiving task also watches for silence
+            while isinstance(link, EpochSlaveLink) and not link.proven:
+                await self._greeting.park()  # the receiving task asks, and watches for silence
             while True:
                 with trio.move_on_at(link.wrote + self.rules.heartbeat_seconds):
                     if position is self.store.appended:

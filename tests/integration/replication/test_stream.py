@@ -36,7 +36,9 @@ from stores import draft, read_all, wait_durable
 
 from triomq.broker.replication import link_socket as link_socket_module
 from triomq.broker.replication.epoch_file import EpochFile
+from triomq.broker.replication.epoch_frames import epochs_frame, report_frame
 from triomq.broker.replication.epoch_slave_link import EpochSlaveLink
+from triomq.broker.replication.epochs import EpochHistory
 from triomq.broker.replication.link_socket import LinkSocket
 from triomq.broker.replication.master import NEVER_NEEDED, TABLES_GATHER_SECONDS
 from triomq.broker.replication.replicated_durability import ReplicatedDurability
@@ -120,10 +122,13 @@ async def test_a_slave_becomes_and_stays_a_copy(tmp_path: Path) -> None:
         )
 
 
-async def test_a_slave_in_controller_mode_sleeps_until_its_master_greets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("greets", [False, True])
+async def test_a_slave_in_controller_mode_sleeps_until_its_log_is_known_to_be_the_masters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, greets: bool
 ) -> None:
-    """It has something to report, and may not say it before it knows the master's epochs."""
+    """It has something to report, and may not say it before the master has sent its epochs, and,
+    for a log of classic mode, the bytes to compare.
+    """
     asked = 0
     take_report = EpochSlaveLink.take_report
 
@@ -144,9 +149,15 @@ async def test_a_slave_in_controller_mode_sleeps_until_its_master_greets(
             slave.broker_id, slave.epochs = 2, EpochFile(tmp_path / "epochs", store.disk)
             async with await listener.accept() as stream:
                 assert len(await read_exactly(stream, 16)) == 16
+                if greets:
+                    end = store.appended.value
+                    await stream.send_all(epochs_frame(EpochHistory.of([(1, end)]), end))
+                    asks_for_all = report_frame(0)
+                    assert await read_exactly(stream, len(asks_for_all)) == asks_for_all
+                before = asked
                 for _ in range(100):
                     await trio.lowlevel.checkpoint()
-                assert asked < 3
+                assert asked < before + 3
 
 
 @pytest.mark.feature("56a", "56b")
