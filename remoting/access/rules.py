@@ -14,7 +14,8 @@ import attrs
 
 from triomq.remoting.access.resources import Action, Need, ResourcePattern
 
-DECIDED_MAX = 1000
+DECIDED_MAX = 256
+"""Decisions that are kept for one user: about 50 KB."""
 
 
 class PolicyType(enum.Enum):
