@@ -10,8 +10,8 @@ import attrs
 import trio
 
 from triomq.client.admin.doctor.cluster_checks import OpenAdmin, examine
-from triomq.client.core.errors import TrioMQError
-from triomq.remoting.core.findings import Finding, Level
+from triomq.client.core.background import sole_error
+from triomq.remoting.core.findings import Finding, Level, problem
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +33,19 @@ class ClusterDoctor:
     async def examine_forever(self) -> None:
         """Run the task of the console until cancelled."""
         while True:
-            with trio.move_on_after(LIMIT_SECONDS):
-                try:
-                    self.found = await examine(self.namesrvs, self.open_admin, None)
-                    self.at = time.time()
-                except TrioMQError as error:
-                    logger.warning("the cluster cannot be examined: %s", error)
+            self.found, self.at = await self._examined(), time.time()
             await trio.sleep(EVERY_SECONDS)
+
+    async def _examined(self) -> Sequence[Finding]:
+        failure = f"it takes longer than {LIMIT_SECONDS:g} s"
+        with trio.move_on_after(LIMIT_SECONDS):
+            try:
+                return await examine(self.namesrvs, self.open_admin, None)
+            except Exception as error:  # whatever a server answers, the other pages go on
+                logger.warning("the cluster cannot be examined", exc_info=error)
+                failure = str(sole_error(error))
+        fix = "`mqadmin doctor --cluster` asks once more; the log of the console has the error"
+        return [problem("cluster", "examination", failure, fix)]
 
     @property
     def to_do(self) -> list[Finding]:
