@@ -7,6 +7,7 @@ Source: broker/processor/AdminBrokerProcessor.java#getBrokerEpochCache, #notifyB
 from __future__ import annotations
 
 import attrs
+import trio
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.processors.bodies import read_body
@@ -22,6 +23,11 @@ from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.protocol.headers.controller import RoleChangedHeader
 from triomq.remoting.server.requests import Request, Response
+
+NEWS_SECONDS = 5.0
+"""Longest wait for a copy of the tables. A master asks again after ``slaveTimeout`` (3 s); without
+a limit its requests would fill the pool of a slave that cannot copy.
+"""
 
 
 @attrs.define(eq=False)
@@ -51,10 +57,15 @@ class ControllerNotices:
             raise Rejected(
                 ResponseCode.SYSTEM_ERROR, f"{sent.master_address} is not the master of this broker"
             )
-        if request.body:
-            await self.copy.take_commits(read_body(ConsumerOffsetTable, request.body))
-        else:
-            await self.copy.copy_now()
+        with trio.move_on_after(NEWS_SECONDS) as limit:
+            if request.body:
+                await self.copy.take_commits(read_body(ConsumerOffsetTable, request.body))
+            else:
+                await self.copy.copy_now()
+        if limit.cancelled_caught:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR, f"the tables are not copied within {NEWS_SECONDS:g} s"
+            )
         return Response(header=sent)
 
     def role_changed(self, request: Request) -> Response:

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from triomq.broker.processors.controller_notices import NEWS_SECONDS, ControllerNotices
 from triomq.broker.replication.master_set import MasterSet, SetRules
 from triomq.broker.roles.set_tables import SetTables
 from triomq.remoting.core.errors import ConnectFailed, Rejected
@@ -124,3 +125,26 @@ async def test_who_joins_has_the_tables_before_the_controllers_hear_of_it(
     members.answers["two:1"] = -1
     await tables.propose(frozenset({1}), 1)  # a smaller set waits for nobody
     assert members.proposed == [frozenset({1, 2, 3}), frozenset({1})]
+
+
+@pytest.mark.parametrize("body", [b"", b'{"offsetTable":{}}'], ids=["tables", "commits"])
+async def test_a_slave_that_cannot_copy_refuses_after_some_seconds(
+    autojump_clock: trio.testing.MockClock, body: bytes
+) -> None:
+    """Its master asks again and again: waits without a limit would fill the pool."""
+
+    async def hangs(*_: object) -> None:
+        await trio.sleep_forever()
+
+    nothing: Any = None
+    copy: Any = SimpleNamespace(
+        master=SimpleNamespace(remoting="one:1"), copy_now=hangs, take_commits=hangs
+    )
+    tenure: Any = SimpleNamespace(is_master=False)
+    request: Any = SimpleNamespace(
+        header=ExchangeHaAddressHeader("ha:2", None, "one:1"), body=body, code=906
+    )
+    begun = trio.current_time()
+    with pytest.raises(Rejected, match="not copied within"):
+        await ControllerNotices(nothing, nothing, tenure, copy).master_address(request)
+    assert trio.current_time() - begun == pytest.approx(NEWS_SECONDS)
