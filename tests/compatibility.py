@@ -3,7 +3,8 @@ tests/compatibility.py [--check] RECORD …``.
 
 A RECORD is what ``pytest --compatibility=RECORD`` wrote (``make test-all`` does). With ``--check``
 nothing is written, and a page that differs is an error. Either way the exit code is 1
-when a test that a cell relies on did not pass.
+when a test that a cell relies on did not pass; what a test did alone, after it had failed beside
+others, counts.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from compatibility_rows import COLUMNS, NOT_POSSIBLE, SECTIONS  # noqa: E402  (a
 
 PAGE = ROOT / "docs" / "compatibility.md"
 PASSED = "passed"
+ALONE = ".alone.json"
+"""The end of the name of a RECORD of tests that had failed beside others."""
 
 HEAD = """\
 # Compatibility: what was tried with programs that we did not write
@@ -123,8 +126,9 @@ def page(record: dict[str, Any]) -> str:
 
 def main(*words: str) -> int:
     check = "--check" in words
-    record = {}
-    for source in (word for word in words if word != "--check"):
+    record: dict[str, Any] = {}
+    sources = [word for word in words if word != "--check"]
+    for source in sorted(sources, key=lambda source: source.endswith(ALONE)):
         record.update(json.loads(Path(source).read_text()))
     bad = {test: entry["outcome"] for test, entry in record.items() if entry["outcome"] != PASSED}
     for test, outcome in bad.items():

@@ -214,6 +214,8 @@ def run(lane: Lane) -> Outcome:
     began = time.monotonic()
     failures = LOGS / f"{lane.name}.failures"
     failures.unlink(missing_ok=True)  # that of the run before names other tests
+    for record in LOGS.glob(f"*{lane.name}.alone.json"):
+        record.unlink()
     with log_of(lane).open("wb") as log:
         code, processor = execute(lane, lane.command, log)
     some_failed = code == pytest.ExitCode.TESTS_FAILED and failures.exists()
@@ -223,8 +225,11 @@ def run(lane: Lane) -> Outcome:
         with log_of(lane).open("ab") as log:
             log.write(b"\n===== the failed tests once more, one after the other\n")
             log.flush()
-            record = f"--features={LOGS.name}/{lane.name}.alone.json"
-            code, more = execute(lane, (*PYTEST, record, f"@{failures}"), log)
+            records = (
+                f"--features={LOGS.name}/{lane.name}.alone.json",
+                f"--compatibility={LOGS.name}/compatibility-{lane.name}.alone.json",
+            )
+            code, more = execute(lane, (*PYTEST, *records, f"@{failures}"), log)
         processor += more
         again = tuple(ids)
     return Outcome(lane, code, time.monotonic() - began, processor, again)
