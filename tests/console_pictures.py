@@ -47,6 +47,8 @@ DOCUMENTED = {
     "messages": "/messages?topic=orders&by=time",
     "message": "/message?topic=orders&broker=broker-a&queue=0&offset=0",
     "dead-letters": "/dead-letters?group=invoices",
+    "group-change": "/group/change?name=billing&cluster=DefaultCluster&preview=1&consumeEnable=true"
+    "&consumeBroadcastEnable=true&consumeMessageOrderly=false&retryMaxTimes=5&retryQueueNums=1",
     "producers": "/producers",
     "configuration": "/configuration",
     "configuration-change": "/configuration/change?kind=broker&key=brokerPermission&value=4",

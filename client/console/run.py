@@ -16,7 +16,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 import attrs
 import hypercorn.trio
@@ -26,6 +26,7 @@ from hypercorn.typing import Framework
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_poller import ClusterPoller
+from triomq.client.admin.holding_admin import HoldingAdmin
 from triomq.client.console.app import make_app
 from triomq.client.console.core.audit import AuditLog
 from triomq.client.console.core.cluster_doctor import ClusterDoctor
@@ -40,6 +41,7 @@ from triomq.remoting.server.listen import open_listener
 
 logger = logging.getLogger(__name__)
 
+A = TypeVar("A", bound=Admin)
 REQUEST_SECONDS = 2.0
 """of a request for a page, or of a poll"""
 SESSION_CHECK_SECONDS = 30.0
@@ -63,9 +65,10 @@ def open_admin(
     settings: ConsoleSettings,
     credentials: Credentials | None,
     namesrvs: Sequence[str] | None = None,
-) -> Admin:
+    kind: type[A] = Admin,  # type: ignore[assignment]  # the default of a type variable
+) -> A:
     """Return an ``Admin`` of the console's cluster, at some of its name servers only."""
-    return Admin(
+    return kind(
         namesrvs or settings.namesrv,
         timeout_seconds=REQUEST_SECONDS,
         tls=settings.tls,
@@ -95,6 +98,7 @@ async def open_console(settings: ConsoleSettings) -> AsyncIterator[Console]:
                 namesrv_addresses(settings.namesrv),
                 partial(open_admin, settings, settings.credentials),
             ),
+            trial=partial(open_admin, settings, settings.credentials, kind=HoldingAdmin),
             passwords=passwords,
             audit=AuditLog(settings.audit_file),
             templates=make_templates(),

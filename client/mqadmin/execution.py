@@ -97,7 +97,8 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     run = command.run
     if asks or dry_run(call):
         # Only for these: start-up time.
-        from triomq.client.mqadmin.core.dry_run import DRY_RUN_SHAPE, HoldingAdmin, tried
+        from triomq.client.admin.holding_admin import HoldingAdmin
+        from triomq.client.mqadmin.core.dry_run import DRY_RUN_SHAPE, tried
 
         async with HoldingAdmin(namesrv, **access) as holding:
             holding.limit_to(seconds)

@@ -16,7 +16,14 @@ FIELDS_MAX = 500
 
 
 class FormInvalid(ValueError):
-    """A form that cannot be used, with a text for its user."""
+    """A form that cannot be used, with a text for its user, and the field that it is about.
+
+    ``key``: of the text in the user's language, with its values.
+    """
+
+    def __init__(self, text: str, field: str = "", key: str = "", **values: object) -> None:
+        super().__init__(text)
+        self.field, self.key, self.values = field, key, values
 
 
 @attrs.frozen
@@ -42,7 +49,7 @@ class FormFields:
         """Return a field that must be filled. Raises: FormInvalid."""
         value = self.text(name)
         if not value:
-            raise FormInvalid(f"the field {name!r} is empty: fill it")
+            raise FormInvalid(f"the field {name!r} is empty: fill it", name, "form.empty")
         return value
 
     def moment_ms(self, name: str, default_ms: int | None = None) -> int:
@@ -57,7 +64,7 @@ class FormFields:
             return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
         except (ValueError, OverflowError, OSError):
             raise FormInvalid(
-                f"{name} is {text[:40]!r}: give a local time as 2026-01-31T08:00:00"
+                f"{name} is {text[:40]!r}: give a local time as 2026-01-31T08:00:00", name
             ) from None
 
     def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
@@ -70,7 +77,8 @@ class FormFields:
         except ValueError:
             value = low - 1
         if not low <= value <= high:
-            raise FormInvalid(f"{name} is {text[:40]!r}: give a whole number from {low} to {high}")
+            found = f"{name} is {text[:40]!r}: give a whole number from {low} to {high}"
+            raise FormInvalid(found, name, "form.whole", low=low, high=high)
         return value
 
 

@@ -113,7 +113,13 @@ async def _answer(visit: PageVisit, page: Page) -> Response:
                     return refused(visit, 403, "error.token")
                 if page.change and not visit.console.settings.allow_changes:
                     return refused(visit, 403, "error.read_only")
-            return await page.handler(visit)
+            try:
+                return await page.handler(visit)
+            except FormInvalid as error:
+                if page.form is None:
+                    raise
+                visit.invalid = error
+                return await page.form(visit)
     except FormInvalid as error:
         return failed(visit, 400, str(error))
     except (ConfigError, OSError) as error:

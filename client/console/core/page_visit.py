@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.answers import all_of
 from triomq.client.admin.cluster_poller import ClusterPoller
+from triomq.client.admin.holding_admin import HoldingAdmin
 from triomq.client.console.core.audit import AuditLog
 from triomq.client.console.core.catalogue import texts_of
 from triomq.client.console.core.cluster_doctor import ClusterDoctor
@@ -38,6 +39,8 @@ class Console:
     """for pages; it does not wait for brokers that the poller found silent"""
     poller: ClusterPoller
     doctor: ClusterDoctor
+    trial: Callable[[], HoldingAdmin]
+    """opens an administration that changes nothing, and tells what it would change"""
     passwords: PasswordCheck
     audit: AuditLog
     templates: Environment
@@ -61,11 +64,19 @@ class PageVisit:
     form: FormFields
     """of a POST; empty otherwise"""
     query: FormFields
+    invalid: FormInvalid | None = None
+    """what is wrong with the form, beside whose field the page says so"""
 
     def text(self, key: str, /, **values: object) -> str:
         """Return a text in the user's language."""
         found = texts_of(self.language)[key]
         return found.format(**values) if values else found
+
+    @property
+    def wrong(self) -> str:
+        """Return what is wrong with the form, in the user's language if there is a text."""
+        error = self.invalid
+        return self.text(error.key, **error.values) if error and error.key else str(error or "")
 
     @property
     def user(self) -> str:
@@ -81,6 +92,10 @@ class PageVisit:
         if self.form.text("confirm") != name:
             raise FormInvalid(self.text("form.confirm_wrong", name=name))
         return name
+
+    def kept(self, field: str, default: object) -> object:
+        """Return what the user wrote into a field of a form that is shown again."""
+        return self.form.text(field) or self.query.text(field) or default
 
     def may(self, role: UserRole) -> bool:
         """Tell whether this user may change things that need a role, in this console."""
@@ -129,7 +144,7 @@ class PageVisit:
         )
         if self.session is not None:
             self.session.notices = []
-        return HTMLResponse(text, code)
+        return HTMLResponse(text, code if self.invalid is None else 400)
 
     def go(self, path: str, **query: str) -> Response:
         """Lead the browser to another page, after a change."""
@@ -202,3 +217,5 @@ class Page:
     """None: also without a login"""
     change: bool = False
     """refused while the console is read-only"""
+    form: Handler | None = None
+    """shows its form, once more if something is wrong with it"""

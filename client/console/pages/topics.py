@@ -116,9 +116,9 @@ async def show_create(visit: PageVisit) -> Response:
 async def create(visit: PageVisit) -> Response:
     name, form = visit.form.needed("name"), visit.form
     if (complaint := topic_complaint(name)) is not None:
-        raise FormInvalid(complaint)
+        raise FormInvalid(complaint, "name")
     if name in visit.console.poller.view.topics:
-        raise FormInvalid(visit.text("topics.exists", name=name))
+        raise FormInvalid(visit.text("topics.exists", name=name), "name")
     kind = form.text("type")
     if kind not in MESSAGE_TYPES:
         raise FormInvalid(f"the message type {kind[:40]!r} does not exist")
@@ -236,7 +236,7 @@ PAGES = (
     Page("GET", "/topics", topics),
     Page("GET", "/topic", topic),
     Page("GET", "/topics/create", show_create, role=UserRole.OPERATOR),
-    Page("POST", "/topics/create", create, role=UserRole.OPERATOR, change=True),
+    Page("POST", "/topics/create", create, UserRole.OPERATOR, change=True, form=show_create),
     Page("POST", "/topic/update", update, role=UserRole.OPERATOR, change=True),
     Page("POST", "/topic/delete", delete, role=UserRole.ADMIN, change=True),
     Page("POST", "/topic/send", send, role=UserRole.OPERATOR, change=True),

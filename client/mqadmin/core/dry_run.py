@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import Values
-from triomq.client.admin.changes import Change, changes_of
 from triomq.client.admin.documents import count_of
-from triomq.client.admin.unsent import UnsentRequest
-from triomq.client.core.errors import ProtocolBroken, TrioMQError
+from triomq.client.admin.holding_admin import HoldingAdmin
+from triomq.client.core.errors import ProtocolBroken
 from triomq.client.mqadmin.core.result import Result
 from triomq.remoting.protocol.codes import RequestCode
 
@@ -22,20 +21,6 @@ DRY_RUN_SHAPE = (
     ' "failures": {server: reason}}'
 )
 """the document of ``--dry-run``"""
-
-
-class HoldingAdmin(Admin):
-    """An ``Admin`` that sends only requests that read."""
-
-    async def __aenter__(self) -> HoldingAdmin:
-        await super().__aenter__()
-        self._requests.held = []
-        return self
-
-    @property
-    def held(self) -> list[UnsentRequest]:
-        """Return the requests that were not sent."""
-        return self._requests.held or []
 
 
 async def tried(
@@ -55,13 +40,8 @@ async def tried(
         if not admin.held:
             raise
         # The command wanted to read the answer to a request that was not sent.
-    changes: list[Change] = []
-    for held in list(admin.held):
-        try:
-            changes += await changes_of(admin, held)
-        except TrioMQError as error:
-            failures[held.address] = str(error)
-    changes.sort(key=lambda change: change.server)  # they were made at the same time
+    changes, unknown = await admin.changes()
+    failures |= unknown
     servers = {held.address for held in admin.held} | failures.keys()
     lines = [line for change in changes for line in change.lines]
     sends = sum(held.code == RequestCode.SEND_MESSAGE_V2 for held in admin.held)

@@ -126,9 +126,9 @@ async def send_found(
     """
     import trio  # not for the help: start-up time
 
+    from triomq.client.admin.holding_admin import HoldingAdmin  # likewise
     from triomq.client.admin.resend.copy_sender import CopySender  # likewise
     from triomq.client.admin.resend.resending import Resending, SendRate  # likewise
-    from triomq.client.mqadmin.core.dry_run import HoldingAdmin  # likewise
 
     rate, timeout = SendRate(options.maybe_number("rate")), options.number("timeout")
     needed = rate.seconds(len(found.messages))

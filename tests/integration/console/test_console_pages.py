@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import trio
@@ -237,6 +238,75 @@ async def test_a_group_is_moved_as_its_preview_says(
         await client.post("/group/delete", name="billing", confirm="billing")
         assert client.status == 303
         assert "billing" not in (await admin.groups()).values["broker-a"]
+
+
+@pytest.mark.feature(147)
+async def test_a_group_is_created_and_changed_after_a_preview(
+    client: PageClient, triomq_cluster: InProcessCluster
+) -> None:
+    filled = {
+        "name": "billing",
+        "cluster": "DefaultCluster",
+        "consumeEnable": "true",
+        "consumeBroadcastEnable": "true",
+        "consumeMessageOrderly": "false",
+        "retryMaxTimes": "3",
+        "retryQueueNums": "1",
+    }
+    assert "/group/change" in await client.get("/groups")
+    await client.get("/group/change")
+    assert 'name="retryMaxTimes" type="number" value="16"' in client.text
+    for field, wrong, text in (
+        ("retryMaxTimes", "many", "Give a whole number from -1 to 100000."),
+        ("retryMaxTimes", "", "Fill"),
+        ("name", "no blanks", "contains illegal characters"),
+    ):
+        await client.get("/group/change?preview=1&" + urlencode({**filled, field: wrong}))
+        assert client.status == 400
+        if wrong:
+            label = re.search(rf'<label>[^<]*<input name="{field}".*?</label>', client.text)
+            assert label is not None
+            assert text in label[0], "the error is beside its field"
+            assert f'value="{wrong}"' in label[0], "the input is kept"
+        assert 'value="true" selected' in client.text
+    async with triomq_cluster.admin() as admin:
+        (broker,) = await admin.brokers()
+        await client.get("/group/change?preview=1&" + urlencode(filled))
+        assert f"@@ {broker.address} @@" in client.text
+        assert "+ retryMaxTimes=3" in client.text
+        assert "billing" not in (await admin.groups()).values["broker-a"], "only shown"
+        await client.post("/group/change", **filled)
+        assert "The settings of group billing were written." in await client.follow()
+        config = await admin.group_config("billing", broker.address)
+        assert config is not None
+        assert (config.retry_max_times, config.consume_broadcast_enable) == (3, True)
+        await until(client, "/group/change?name=billing", "Change its settings")
+        assert 'name="retryMaxTimes" type="number" value="3"' in client.text
+        changed = {**filled, "retryMaxTimes": "5"}
+        await client.get("/group/change?preview=1&" + urlencode(changed))
+        assert re.findall(r"<(?:del|ins)>(.*?)</", client.text) == [
+            "- retryMaxTimes=3",
+            "+ retryMaxTimes=5",
+        ]
+        await client.post("/group/change", **changed)
+        config = await admin.group_config("billing", broker.address)
+        assert config is not None
+        assert config.retry_max_times == 5
+    done = [line for line in client.audit() if line["outcome"] == "done"]
+    first, second = (line for line in done if line["action"] != "login")
+    assert (first["action"], first["before"]) == ("group.update", {broker.address: None})
+    assert second["before"][broker.address]["retryMaxTimes"] == 3
+    assert second["after"]["retryMaxTimes"] == 5
+
+
+async def test_a_form_keeps_its_input_in_the_users_language(client: PageClient) -> None:
+    await client.get("/preferences?language=zh&next=/topics/create")
+    await client.get("/topics/create")
+    await client.post("/topics/create", name="kept", cluster="c", queues="x", type="FIFO")
+    assert client.status == 400
+    assert "请填写 1 到 1024 之间的整数。</span></label>" in client.text
+    assert 'value="kept"' in client.text
+    assert 'value="FIFO" selected' in client.text
 
 
 async def test_members_with_their_stacks(
