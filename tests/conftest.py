@@ -26,3 +26,14 @@ def sound_source(request: pytest.FixtureRequest) -> Iterator[None]:
         from triomq.spark import RocketMQDataSource
 
         session.dataSource.register(RocketMQDataSource)
+
+
+@pytest.fixture
+def roomy_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let brokers of the test's process find 30 % of their disk in use: doctor tells of one above
+    75 %, and that of the machine may be.
+    """
+    from triomq.broker.store.core.disk_space import Usage
+    from triomq.broker.store.io.disk import Disk
+
+    monkeypatch.setattr(Disk, "usage", lambda disk, path: Usage(used=60 << 30, free=140 << 30))

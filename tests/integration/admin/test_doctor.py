@@ -28,7 +28,7 @@ from triomq.testing import InProcessCluster, local_cluster
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[InProcessCluster]:
+async def cluster(tmp_path: Path, roomy_disk: None) -> AsyncIterator[InProcessCluster]:
     async with local_cluster(dir=tmp_path, namesrvs=2) as running:
         yield running
 

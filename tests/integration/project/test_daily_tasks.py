@@ -18,8 +18,6 @@ from pages import BLOCK, ROOT
 from silent_servers import silent_broker
 
 from triomq import Producer, PushConsumer, ReceivedMessage
-from triomq.broker.store.core.disk_space import Usage
-from triomq.broker.store.io.disk import Disk
 from triomq.testing import InProcessCluster, local_cluster
 
 PAGE = (ROOT / "docs" / "operations.md").read_text()
@@ -111,7 +109,10 @@ async def until_dead() -> None:
 
 @pytest.fixture(params=["living", "dead", "hung"])
 async def cluster(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    roomy_disk: None,
 ) -> AsyncIterator[InProcessCluster]:
     """As the page says: 24 orders are read, one of them is a dead letter, 16 wait. A third broker
     has the topic, and no messages.
@@ -119,8 +120,6 @@ async def cluster(
     (wanted,) = [match["text"] for match in BLOCK.finditer(SECTION) if match["info"] == "yaml"]
     (tmp_path / "cluster.yaml").write_text(wanted)
     monkeypatch.chdir(tmp_path)
-    # doctor tells of a machine's disk that is filling up, the page does not
-    monkeypatch.setattr(Disk, "usage", lambda disk, path: Usage(used=60 << 30, free=140 << 30))
     async with local_cluster(brokers=2 if request.param == "living" else 3) as cluster:
         monkeypatch.setenv("NAMESRV_ADDR", cluster.namesrv_address)
         await done("topic create -c DefaultCluster -t orders -r 4 -w 4")
