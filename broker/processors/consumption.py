@@ -31,10 +31,7 @@ from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats, ConsumeO
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import LanguageCode, ResponseCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader, ConsumeStatsHeader
-from triomq.remoting.protocol.headers.client import (
-    ConsumerGroupHeader,
-    ProducerConnectionHeader,
-)
+from triomq.remoting.protocol.headers.client import ConsumerGroupHeader, ProducerConnectionHeader
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
 from triomq.remoting.server.turns import ROWS_AT_ONCE, Turns, encoded, in_turns

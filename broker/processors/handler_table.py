@@ -41,10 +41,7 @@ from triomq.broker.processors.send.send_back import SendBack
 from triomq.broker.processors.subscriptions import GroupRequests
 from triomq.broker.processors.topics import TopicRequests
 from triomq.broker.processors.transactions import TransactionRequests
-from triomq.remoting.protocol.bodies.assignment import (
-    MessageRequestMode,
-    QueryAssignmentRequest,
-)
+from triomq.remoting.protocol.bodies.assignment import MessageRequestMode, QueryAssignmentRequest
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from triomq.remoting.protocol.bodies.heartbeat import CheckClientBody, HeartbeatData
 from triomq.remoting.protocol.bodies.locks import LockRequest

@@ -48,9 +48,7 @@ from triomq.remoting.protocol.headers.topic import (
     TopicHeader,
 )
 from triomq.remoting.protocol.message_properties import KEYS, TAGS, UNIQ_KEY
-from triomq.remoting.protocol.message_properties import (
-    parse_properties as parse_message_properties,
-)
+from triomq.remoting.protocol.message_properties import parse_properties as parse_message_properties
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

@@ -11,10 +11,7 @@ from triomq.client.core.errors import BrokerFailed, GroupOffline
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.offset import (
-    ResetOffsetHeader,
-    UpdateConsumerOffsetHeader,
-)
+from triomq.remoting.protocol.headers.offset import ResetOffsetHeader, UpdateConsumerOffsetHeader
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

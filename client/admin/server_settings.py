@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import Answers
 from triomq.client.core.errors import ProtocolBroken
-from triomq.remoting.core.properties_file import (
-    PropertiesError,
-    parse_properties,
-)
+from triomq.remoting.core.properties_file import PropertiesError, parse_properties
 from triomq.remoting.protocol.codes import RequestCode
 
 if TYPE_CHECKING:

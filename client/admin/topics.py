@@ -14,11 +14,7 @@ from triomq.remoting.protocol.bodies.route import PERM_READ, PERM_WRITE, QueueDa
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader
-from triomq.remoting.protocol.headers.topic import (
-    CreateTopicHeader,
-    DeleteTopicHeader,
-    TopicHeader,
-)
+from triomq.remoting.protocol.headers.topic import CreateTopicHeader, DeleteTopicHeader, TopicHeader
 from triomq.remoting.protocol.names import DEFAULT_TOPIC, ORDER_TOPIC_CONFIG
 
 if TYPE_CHECKING:

@@ -46,10 +46,7 @@ from triomq.remoting.access.control import AccessControl
 from triomq.remoting.audit.decision_log import DecisionLog, open_audit, writing
 from triomq.remoting.audit.decision_notes import DecisionNotes
 from triomq.remoting.client.connector import Connector, ConnectorConfig, PeerHandler
-from triomq.remoting.client.discovery import (
-    DEFAULT_SUBGROUP,
-    address_server_url,
-)
+from triomq.remoting.client.discovery import DEFAULT_SUBGROUP, address_server_url
 from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.core.address import bare_host, format_address
 from triomq.remoting.core.open_files import ConnectionBudget

@@ -40,12 +40,7 @@ from triomq.client.receiving.inbox import Inbox, InboxClosed
 from triomq.client.receiving.member_spec import AssignmentChange, MemberSpec
 from triomq.client.receiving.membership import Membership, open_membership
 from triomq.client.receiving.newest_values import NewestValues
-from triomq.client.receiving.offsets import (
-    ConsumeFrom,
-    OffsetStore,
-    Start,
-    timestamp_ms,
-)
+from triomq.client.receiving.offsets import ConsumeFrom, OffsetStore, Start, timestamp_ms
 from triomq.client.receiving.received import ReceivedMessage
 from triomq.client.receiving.subscribing import (
     Sql,
@@ -55,9 +50,7 @@ from triomq.client.receiving.subscribing import (
 )
 from triomq.client.sdk.broker_requests import BrokerRequests
 from triomq.client.sdk.group_consumer import GroupConsumer
-from triomq.remoting.protocol.bodies.heartbeat import (
-    CONSUME_ACTIVELY,
-)
+from triomq.remoting.protocol.bodies.heartbeat import CONSUME_ACTIVELY
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import ResponseCode
 

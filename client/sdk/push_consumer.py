@@ -42,9 +42,7 @@ from triomq.client.receiving.subscribing import Subscriptions, make_subscription
 from triomq.client.sdk.broker_requests import BrokerRequests
 from triomq.client.sdk.group_consumer import AnyMembership, GroupConsumer
 from triomq.remoting.protocol import names
-from triomq.remoting.protocol.bodies.heartbeat import (
-    BROADCASTING,
-)
+from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING
 from triomq.remoting.protocol.short_repr import short_names
 
 Mode = Literal["pull", "pop"]

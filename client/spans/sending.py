@@ -13,14 +13,7 @@ from contextlib import contextmanager
 import attrs
 from opentelemetry.context import Context
 from opentelemetry.propagate import extract, inject
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanKind,
-    Tracer,
-    get_current_span,
-    set_span_in_context,
-)
+from opentelemetry.trace import Link, Span, SpanKind, Tracer, get_current_span, set_span_in_context
 
 from triomq.client.sending.auto_batch import Accumulator, BatchKey
 from triomq.client.sending.encoding import OutgoingMessage

@@ -10,14 +10,7 @@ import attrs
 import msgspec
 
 from triomq.remoting.core.networks import NETWORKS, AddressRange
-from triomq.remoting.core.settings import (
-    ConfigError,
-    Kind,
-    flag,
-    number,
-    optional_text,
-    setting,
-)
+from triomq.remoting.core.settings import ConfigError, Kind, flag, number, optional_text, setting
 from triomq.remoting.protocol.signing import Credentials
 
 

@@ -29,12 +29,7 @@ from triomq.remoting.grpc.call_statistics import UNKNOWN_PATH, CallCounters
 from triomq.remoting.grpc.calls import BatchedCall, TaskCall, deadline_failure
 from triomq.remoting.grpc.frame_budgets import AddressResets
 from triomq.remoting.grpc.grpc_settings import GrpcSettings
-from triomq.remoting.grpc.http2_session import (
-    Buffers,
-    CallEnded,
-    CallStarted,
-    Http2Session,
-)
+from triomq.remoting.grpc.http2_session import Buffers, CallEnded, CallStarted, Http2Session
 from triomq.remoting.grpc.liveness import LifeSign, Liveness
 from triomq.remoting.grpc.methods import CallContext, MethodTable, UnaryBatch, decoded
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus

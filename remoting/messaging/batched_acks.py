@@ -13,22 +13,14 @@ import attrs
 import trio
 
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code, Status
-from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
-    AckMessageRequest,
-    AckMessageResponse,
-)
+from triomq.remoting.grpc.apache_rocketmq.service_pb2 import AckMessageRequest, AckMessageResponse
 from triomq.remoting.grpc.methods import CallContext, UnaryCall
 from triomq.remoting.messaging.checks import group_name, topic_name
 from triomq.remoting.messaging.cluster import DirectRequest, DirectRequests
 from triomq.remoting.messaging.known_clients import KnownClient
 from triomq.remoting.messaging.popped_messages import CALL_SECONDS, PoppedMessage
 from triomq.remoting.messaging.settling import REQUESTS_MAX, Settling
-from triomq.remoting.messaging.status_codes import (
-    OK,
-    Refused,
-    refused_by_broker,
-    top_status,
-)
+from triomq.remoting.messaging.status_codes import OK, Refused, refused_by_broker, top_status
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.consuming.popped_requests import ack_header
 from triomq.remoting.server.requests import Response

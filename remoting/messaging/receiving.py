@@ -36,11 +36,7 @@ from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.popped_messages import RETURN_MS, PoppedMessage
 from triomq.remoting.messaging.renewal import Renewals
-from triomq.remoting.messaging.status_codes import (
-    Refused,
-    refused_by_broker,
-    status,
-)
+from triomq.remoting.messaging.status_codes import Refused, refused_by_broker, status
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.route import PERM_READ
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode

@@ -8,14 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from triomq.remoting.core.open_files import ConnectionBudget, limit
-from triomq.remoting.monitor.metrics import (
-    Family,
-    Histogram,
-    Sample,
-    counter,
-    gauge,
-    histogram,
-)
+from triomq.remoting.monitor.metrics import Family, Histogram, Sample, counter, gauge, histogram
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode, request_name
 from triomq.remoting.server.statistics import (
     CREATE_EDGES_SECONDS,

@@ -31,12 +31,7 @@ from triomq.remoting.protocol.message_properties import (
     UNIQ_KEY,
     joined_properties,
 )
-from triomq.remoting.protocol.names import (
-    HALF_TOPIC,
-    OP_HALF_TOPIC,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-)
+from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.sys_flags import TRANSACTION_MASK
 

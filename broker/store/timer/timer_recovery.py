@@ -18,12 +18,7 @@ from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.segment import Segment
 from triomq.broker.store.timer.timer_check import TimerCheck
 from triomq.broker.store.timer.timer_log import TimerLog
-from triomq.broker.store.timer.timer_record import (
-    SIZE,
-    TimerRecord,
-    file_capacity,
-    records_in,
-)
+from triomq.broker.store.timer.timer_record import SIZE, TimerRecord, file_capacity, records_in
 from triomq.broker.store.timer.wheel import SLOT, TimerWheel
 
 logger = logging.getLogger(__name__)

@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING
 from triomq.client.admin import messages
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.explain.key_search import copies_of
-from triomq.client.admin.explain.outcomes import (
-    DELAYING_TOPICS,
-    GroupReading,
-    StoredCopy,
-    selects,
-)
+from triomq.client.admin.explain.outcomes import DELAYING_TOPICS, GroupReading, StoredCopy, selects
 from triomq.client.admin.known_groups import connections_of
 from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.client.trace.trace_events import TraceEvent
-from triomq.remoting.protocol.bodies.groups import (
-    SubscriptionGroupConfig,
-    SubscriptionGroupTable,
-)
+from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset, ConsumeStats
 from triomq.remoting.protocol.bodies.route import MessageQueue

@@ -11,12 +11,7 @@ from triomq.client.admin.arguments import Option, UsageError, Values, one_of_wor
 from triomq.client.admin.cluster_files.fields import ACTIONS, RESOURCES
 from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import PolicyNotFound
-from triomq.client.mqadmin.core.account_copy import (
-    BETWEEN,
-    AccountCopy,
-    names,
-    preposition,
-)
+from triomq.client.mqadmin.core.account_copy import BETWEEN, AccountCopy, names, preposition
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.places import BROKERS, EVERYWHERE, chosen_brokers
 from triomq.client.mqadmin.core.result import Result, answered, table_of

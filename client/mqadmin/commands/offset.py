@@ -15,10 +15,7 @@ from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import ask_each
 from triomq.client.mqadmin.core.result import Result, Table, answered
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.offset import (
-    CloneGroupOffsetHeader,
-    ResetOffsetHeader,
-)
+from triomq.remoting.protocol.headers.offset import CloneGroupOffsetHeader, ResetOffsetHeader
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

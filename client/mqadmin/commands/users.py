@@ -13,12 +13,7 @@ from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words
 from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import UserNotFound
-from triomq.client.mqadmin.core.account_copy import (
-    BETWEEN,
-    AccountCopy,
-    names,
-    preposition,
-)
+from triomq.client.mqadmin.core.account_copy import BETWEEN, AccountCopy, names, preposition
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.places import BROKERS, EVERYWHERE, chosen_brokers
 from triomq.client.mqadmin.core.result import Result, answered, table_of

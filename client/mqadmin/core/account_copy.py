@@ -12,10 +12,7 @@ from triomq.client.admin.arguments import Option, Values, filled
 from triomq.client.core.errors import SettingsError
 from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.auth import (
-    AclHeader,
-    UserHeader,
-)
+from triomq.remoting.protocol.headers.auth import AclHeader, UserHeader
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin

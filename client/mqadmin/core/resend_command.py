@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.documents import count_of
 from triomq.client.admin.resend.message_copy import home_topic
-from triomq.client.admin.resend.selection import (
-    MessageSelection,
-    SelectedMessages,
-    tags_of,
-)
+from triomq.client.admin.resend.selection import MessageSelection, SelectedMessages, tags_of
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.mqadmin.core.command import period
 from triomq.client.mqadmin.core.result import Document, Result, Table, table_of

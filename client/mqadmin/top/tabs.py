@@ -8,13 +8,7 @@ import attrs
 
 from triomq.client.admin.cluster_view import ClusterView
 from triomq.client.mqadmin.core.result import AT_LEAST, Row, Table
-from triomq.client.mqadmin.top.frame import (
-    SLAVE,
-    TopFrame,
-    group_table,
-    server_rows,
-    topic_table,
-)
+from triomq.client.mqadmin.top.frame import SLAVE, TopFrame, group_table, server_rows, topic_table
 
 UNKNOWN = "?"
 """the cell of a value that is not known, which is never 0"""

@@ -22,13 +22,7 @@ from typing import Any, Self, TypeAlias, TypeVar, Union, cast, get_args, get_ori
 import attrs
 
 from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
-from triomq.remoting.protocol.fastjson import (
-    JsonLimits,
-    bare_key_map,
-    dumps,
-    loads,
-    object_key_map,
-)
+from triomq.remoting.protocol.fastjson import JsonLimits, bare_key_map, dumps, loads, object_key_map
 from triomq.remoting.protocol.fields import LIMITS
 from triomq.remoting.protocol.short_repr import short_value
 
