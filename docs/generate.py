@@ -14,6 +14,8 @@ import generate_reference
 
 from triomq.client.mqadmin import manual
 
+DOCS = Path(__file__).resolve().parent
+
 
 def pages() -> dict[str, str]:
     """Return the text of every generated page by its name in this folder."""
@@ -22,7 +24,7 @@ def pages() -> dict[str, str]:
         "mqstore.md": generate_mqstore.page(),
         **generate_configuration.pages(),
         **generate_reference.pages(),
-        **manual.pages(),
+        **manual.pages((DOCS / "mqadmin.md").read_text()),
     }
 
 
@@ -30,7 +32,7 @@ def main() -> None:
     texts = pages()
     texts |= {f"../triomq/{name}": text for name, text in generate_facades.files().items()}
     for name, text in texts.items():
-        path = Path(__file__).resolve().parent / name
+        path = DOCS / name
         path.parent.mkdir(exist_ok=True)
         changed = not path.exists() or path.read_text() != text
         path.write_text(text)

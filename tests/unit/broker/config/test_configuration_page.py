@@ -21,7 +21,9 @@ PAGES = [DOCS / "configuration.md", *sorted((DOCS / "configuration").iterdir())]
 
 def test_the_pages_are_up_to_date() -> None:
     pages = runpy.run_path(str(DOCS / "generate_configuration.py"))["pages"]()
-    assert {str(path.relative_to(DOCS)): path.read_text() for path in PAGES} == pages, "make docs"
+    assert {str(path.relative_to(DOCS)): path.read_text() for path in PAGES[1:]} == pages, (
+        "make docs"
+    )
 
 
 def test_every_key_has_its_line() -> None:
