@@ -98,7 +98,7 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
     if asks or dry_run(call):
         # Only for these: start-up time.
         from triomq.client.admin.holding_admin import HoldingAdmin
-        from triomq.client.mqadmin.core.dry_run import DRY_RUN_SHAPE, tried
+        from triomq.client.mqadmin.core.dry_run import DRY_RUN_SHAPE, tried  # likewise
 
         async with HoldingAdmin(namesrv, **access) as holding:
             holding.limit_to(seconds)
