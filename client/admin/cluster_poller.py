@@ -32,10 +32,13 @@ from triomq.client.admin.cluster_view import (
     group_rows,
     topic_rows,
 )
+from triomq.client.admin.controllers import groups_at, leader_of, named_controllers
 from triomq.client.admin.missing_broker_search import KNOWN_SECONDS
 from triomq.client.admin.missing_brokers import MissingBroker
+from triomq.client.admin.server_settings import read_settings
 from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.client.core.failure_log import FailureLog
+from triomq.remoting.protocol.bodies.controller import GroupReplicas
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.bodies.topics import TopicTable
@@ -279,8 +282,16 @@ class ClusterPoller:
                 missing[name] = str(error)
                 self._failures.failed(f"tables of {name}", error)
 
+        sets: Mapping[str, GroupReplicas] = self.view.sets
+
+        async def read_sets() -> None:
+            nonlocal sets
+            with suppress(TrioMQError):
+                sets = await self._sets_at(list(leaders.values()))
+
         with trio.move_on_after(self.tables_deadline_seconds):
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(read_sets)
                 for name in leaders:
                     nursery.start_soon(read_tables_of, name)
         if self.view.failure is None:
@@ -298,8 +309,18 @@ class ClusterPoller:
             groups=groups,
             tables_at=min((table.taken_at for table in self._tables.values()), default=None),
             tables_missing=missing,
+            sets=sets,
             cut=max(len(topics), len(groups)) >= TABLE_ROWS_MAX,
         )
+
+    async def _sets_at(self, addresses: Sequence[str]) -> Mapping[str, GroupReplicas]:
+        """Ask the controllers that brokers name. Raises: TrioMQError."""
+        code = RequestCode.GET_BROKER_CONFIG
+        settings = (await read_settings(self.polling, addresses, code)).values
+        names, controllers = named_controllers(self.view.brokers, settings)
+        if not controllers:
+            return {}
+        return await groups_at(self.polling, await leader_of(self.polling, controllers), names)
 
     async def _tables_of(self, address: str) -> BrokerTables:
         ask, now = self.polling.ask, time.time()

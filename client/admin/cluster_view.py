@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
+from triomq.remoting.protocol.bodies.controller import GroupReplicas
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.names import (
@@ -160,6 +161,8 @@ class ClusterView:
     """when the oldest of the brokers' tables was read; None: not yet"""
     tables_missing: Mapping[str, str] = attrs.field(factory=dict)
     """broker name → why its newest table is missing; its last one, if any, is still counted"""
+    sets: Mapping[str, GroupReplicas] = attrs.field(factory=dict)
+    """broker name → what the controllers know of it; not of those in classic mode"""
     cut: bool = False
     """there are more topics or groups than ``TABLE_ROWS_MAX``"""
 
@@ -181,6 +184,24 @@ class ClusterView:
 
     def broker(self, address: str) -> BrokerRow | None:
         return next((broker for broker in self.brokers if broker.address == address), None)
+
+    @property
+    def slave_lags(self) -> dict[str, int | None]:
+        """Return address of each slave → bytes of the log that it lacks; None if unknown."""
+        ends = {row.name: row.number("commitLogMaxOffset") for row in self.masters}
+        lags: dict[str, int | None] = {}
+        for row in self.brokers:
+            if row.id != 0:
+                end, own = ends.get(row.name), row.number("commitLogMaxOffset")
+                lags[row.address] = None if end is None or own is None else max(0, int(end - own))
+        return lags
+
+    def in_set(self, broker: BrokerRow) -> bool | None:
+        """Tell whether a broker is in the sync state set of its group; None in classic mode."""
+        group = self.sets.get(broker.name)
+        members = () if group is None else group.in_sync_replicas
+        at = {one.broker_address for one in members}
+        return None if group is None else broker.address in at
 
     def total(self, values: Iterable[float | None]) -> tuple[float | None, bool]:
         """Return the sum of what is known (None if nothing is), and whether that is all."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +16,26 @@ from triomq.remoting.protocol.headers.controller import ControllerMetadataHeader
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
+    from triomq.client.admin.broker_address import BrokerAddress
+    from triomq.client.admin.cluster_view import BrokerRow
+
+PARTS = re.compile(r"[;,\s]+")
+
+
+def named_controllers(
+    brokers: Iterable[BrokerAddress | BrokerRow], settings: Mapping[str, Mapping[str, str]]
+) -> tuple[list[str], list[str]]:
+    """Return the names of groups in controller mode, and the controllers that they name.
+
+    ``settings``: of brokers, by address.
+    """
+    names, addresses = set(), set()
+    for broker in brokers:
+        values = settings.get(broker.address, {})
+        if values.get("enableControllerMode") == "true":
+            names.add(broker.name)
+            addresses |= {part for part in PARTS.split(values.get("controllerAddr", "")) if part}
+    return sorted(names), sorted(addresses)
 
 
 async def metadata_at(admin: Admin, address: str) -> ControllerMetadataHeader:

@@ -5,36 +5,27 @@ The settings of brokers in controller mode name the controllers, Java's too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.answers import Answers
 from triomq.client.admin.broker_address import BrokerAddress
-from triomq.client.admin.controllers import groups_at, metadata_at
+from triomq.client.admin.controllers import groups_at, metadata_at, named_controllers
 from triomq.remoting.core.findings import Finding, ok, problem, unknown
 from triomq.remoting.protocol.bodies.controller import GroupReplicas
 from triomq.remoting.protocol.headers.controller import ControllerMetadataHeader
-
-PARTS = re.compile(r"[;,\s]+")
 
 
 async def controllers(
     admin: Admin, brokers: Iterable[BrokerAddress], settings: Mapping[str, Mapping[str, str]]
 ) -> list[Finding]:
     """Ask all controllers that the brokers name; ``settings``: of brokers, by address."""
-    names, addresses = set(), set()
-    for broker in brokers:
-        values = settings.get(broker.address, {})
-        if values.get("enableControllerMode") == "true":
-            names.add(broker.name)
-            addresses |= {part for part in PARTS.split(values.get("controllerAddr", "")) if part}
-
-    known = await admin.for_each(sorted(addresses), lambda address: metadata_at(admin, address))
+    names, addresses = named_controllers(brokers, settings)
+    known = await admin.for_each(addresses, lambda address: metadata_at(admin, address))
     findings = list(members(known))
     leaders = {found.controller_leader_address for found in known.values.values()} - {None, ""}
     tables = await admin.for_each(
-        sorted(filter(None, leaders)), lambda leader: groups_at(admin, leader, sorted(names))
+        sorted(filter(None, leaders)), lambda leader: groups_at(admin, leader, names)
     )
     for leader, failure in tables.failures.items():
         findings.append(unknown("controller", f"{leader} groups", " ".join(str(failure).split())))

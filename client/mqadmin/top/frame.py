@@ -63,36 +63,34 @@ def server_rows(frame: TopFrame, now: float) -> list[Row]:
         }
         for server in view.name_servers
     ]
-    ends = {
-        broker.name: broker.number("commitLogMaxOffset")
-        for broker in view.brokers
-        if broker.id == 0
-    }
-    return rows + [_broker_row(broker, ends.get(broker.name), now) for broker in view.brokers]
+    lags = view.slave_lags
+    return rows + [_broker_row(view, broker, lags, now) for broker in view.brokers]
 
 
 BROKER_KEYS = (
-    *("role", "address", "clusterName", "brokerName", "brokerId", "version"),
+    *("role", "address", "clusterName", "brokerName", "brokerId", "inSet", "epoch", "version"),
     *("inTps", "outTps", "commitLogDiskRatio", "slaveLagBytes", "pageCacheLockMs"),
     *("putLatency99Ms", "putLatency999Ms", "ageSeconds", "error"),
 )
 
 
-def _broker_row(broker: BrokerRow, master_end: float | None, now: float) -> Row:
-    end = broker.number("commitLogMaxOffset")
-    slave = broker.id != 0
-    behind = None if not slave or end is None or master_end is None else max(0, master_end - end)
+def _broker_row(
+    view: ClusterView, broker: BrokerRow, lags: Mapping[str, int | None], now: float
+) -> Row:
+    group = view.sets.get(broker.name)
     return {
-        "role": SLAVE if slave else MASTER,
+        "role": SLAVE if broker.id else MASTER,
         "address": broker.address,
         "clusterName": broker.cluster,
         "brokerName": broker.name,
         "brokerId": broker.id,
+        "inSet": view.in_set(broker),
+        "epoch": None if group is None else group.master_epoch,
         "version": broker.version,
         "inTps": broker.put_rate,
         "outTps": broker.get_rate,
         "commitLogDiskRatio": broker.disk_ratio,
-        "slaveLagBytes": None if behind is None else int(behind),
+        "slaveLagBytes": lags.get(broker.address),
         "pageCacheLockMs": broker.number("pageCacheLockTimeMills"),
         "putLatency99Ms": broker.number("putLatency99"),
         "putLatency999Ms": broker.number("putLatency999"),

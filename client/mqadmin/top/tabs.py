@@ -112,6 +112,13 @@ def _slave_lag(row: Row) -> str:
     return UNKNOWN if row["slaveLagBytes"] is None else f"{row['slaveLagBytes']:,} B"
 
 
+def _set(row: Row) -> str:
+    """Return the cell of a group in controller mode: ``in, epoch 3``."""
+    if row["inSet"] is None:
+        return INAPPLICABLE
+    return f"{'in' if row['inSet'] else 'out'}, epoch {row['epoch']}"
+
+
 def _oldest(row: Row) -> str:
     if row["oldestSeconds"] is not None:
         return age_text(row["oldestSeconds"])
@@ -151,6 +158,7 @@ CLUSTER = Tab(
         TopColumn("role", "Role", _text("role"), largest_first=False),
         TopColumn("brokerName", "Broker Name", _text("brokerName")),
         TopColumn("brokerId", ">BID", _text("brokerId")),
+        TopColumn("inSet", "Set", _set),
         TopColumn("address", "Addr", _text("address"), largest_first=False),
         TopColumn("version", "Version", _of_brokers(_version)),
         TopColumn("inTps", ">InTPS", _of_brokers(_number("inTps"))),

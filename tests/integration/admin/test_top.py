@@ -365,7 +365,7 @@ async def test_names_are_shown_as_they_are() -> None:
             return [cell.plain for cell in app.table.get_row_at(0)]
 
     cells = await trio.to_thread.run_sync(lambda: asyncio.run(drive()))
-    assert cells[3] == "[::1]:9876"
+    assert cells[4] == "[::1]:9876"
     assert cells[-1] == "no [bold]answer\\x1b"
 
 

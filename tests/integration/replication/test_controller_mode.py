@@ -222,6 +222,9 @@ async def test_a_drain_moves_the_master_first(tmp_path: Path) -> None:
         assert drained.code == 0, drained.err
         assert drained.document["drained"]
         await group.settled(2, {1, 2})
+        top = await mqadmin("top", "--once", *words)
+        seen = {one["address"]: (one["inSet"], one["epoch"]) for one in top.document["servers"]}
+        assert [seen[group.brokers[number].address] for number in (1, 2)] == [(True, 2)] * 2
         await group.send_until_ok(2, "T", b"second")
         await group.brokers[1].end(signal.SIGKILL)
         await group.settled(2, {2})

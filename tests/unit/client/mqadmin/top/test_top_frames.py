@@ -29,6 +29,7 @@ from triomq.client.mqadmin.top.tabs import (
     detail_lines,
     headline,
 )
+from triomq.remoting.protocol.bodies.controller import GroupReplicas, ReplicaState
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats, ConsumeOffset, ConsumeStats
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.topics import TopicConfig
@@ -108,6 +109,15 @@ def test_a_slave_s_lag_is_known_only_if_both_ends_are() -> None:
     lost = attrs.evolve(MASTER, failure="cut off")
     frame = TopFrame(view=attrs.evolve(frame.view, brokers=(lost, SLAVE)))
     assert cells(CLUSTER, frame, "a:2")["slaveLagBytes"] == "?"
+
+
+def test_a_group_in_controller_mode_has_its_set_and_epoch() -> None:
+    assert cells(CLUSTER, TopFrame(view=view_of({})), "a:1")["inSet"] == "-"
+    member = ReplicaState(broker_name=MASTER.name, broker_id=1, broker_address="a:1", alive=True)
+    group = GroupReplicas(master_epoch=3, in_sync_replicas=[member])
+    frame = TopFrame(view=view_of({}, sets={MASTER.name: group}))
+    shown = [cells(CLUSTER, frame, name)["inSet"] for name in ("a:1", "a:2", "b:1", "ns:1")]
+    assert shown == ["in, epoch 3", "out, epoch 3", "-", "-"]
 
 
 def test_a_broker_that_is_not_registered_any_more_says_so() -> None:
