@@ -231,6 +231,15 @@ def open_server(
     check = AccessCheck(services.notes) if services.notes is not None else None
     relays = Relays(store, clients, config.broker_name, check)
     require = check.require_for_body if check is not None else None
+    settings = BrokerConfigRequests(
+        config,
+        BROKER_KEYS,
+        live,
+        topics,
+        SavedSettings.open(config.saved_settings_path()),
+        store,
+        services.quotas,
+    )
     processors = Processors(
         send=send,
         send_back=SendBack(send, groups, live, config.broker_ip, check),
@@ -310,15 +319,7 @@ def open_server(
             config.broker_name,
         ),
         relays=relays,
-        config=BrokerConfigRequests(
-            config,
-            BROKER_KEYS,
-            live,
-            topics,
-            SavedSettings.open(config.saved_settings_path()),
-            store,
-            services.quotas,
-        ),
+        config=settings,
         # A handler that shows figures of the server that calls it.
         runtime=RuntimeFigures(
             config,
@@ -331,6 +332,7 @@ def open_server(
             timers,
             role.parted,
             services.quotas,
+            settings.changed,
         ),
         housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ha_status=HaStatusRequests(store, role.master, role.slave),

@@ -58,6 +58,11 @@ class BrokerConfigRequests:
     store: MessageStore
     quotas: Quotas | None
 
+    def changed(self) -> str:
+        """Return the names of the settings whose value is not the default."""
+        now, usual = render(self.config), render(BrokerConfig())
+        return " ".join(sorted(key for key in now if now[key] != usual.get(key)))
+
     def get(self, request: Request) -> Response:
         """Return all settings that are in effect, in the form of a properties file."""
         version = self.topics.version.current.encode().decode()

@@ -81,6 +81,7 @@ class RuntimeFigures:
     parted: Callable[[], str] = lambda: ""
     """Return why this slave's log is another one than its master's, an empty text if it is not."""
     quotas: Quotas | None = None
+    changed_settings: Callable[[], str] = lambda: ""
 
     async def handle(self, request: Request) -> Response:
         """Return all figures as texts."""
@@ -92,6 +93,7 @@ class RuntimeFigures:
             **self._pools(),
             **network_figures(self.server().statistics()),
             **self._mismatches(),
+            "changedSettings": self.changed_settings(),  # TrioMQ's own key
         }
         if self.quotas is not None:  # TrioMQ's own keys
             for (quota, unit), count in self.quotas.refused.items():

@@ -12,24 +12,28 @@ producer is connected.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
 from triomq.client.admin.answers import Answers, read_body, read_header
+from triomq.client.admin.controllers import groups_at, leader_of
 from triomq.client.admin.times import now_ms
-from triomq.client.core.errors import BrokerError, ProtocolBroken
+from triomq.client.core.errors import BrokerError, ProtocolBroken, TrioMQError
 from triomq.remoting.core.properties_file import (
     PropertiesError,
     format_properties,
     parse_properties,
 )
+from triomq.remoting.protocol.bodies.controller import GroupReplicas, ReplicaState
 from triomq.remoting.protocol.bodies.groups import ProducerTable
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader
+from triomq.remoting.protocol.headers.controller import ElectMasterHeader
 from triomq.remoting.protocol.headers.route import (
     BrokerNameHeader,
     GetKvConfigResponseHeader,
@@ -85,6 +89,70 @@ class Unread:
     lag: int
     queues: int
     """number of queues with messages that it has not read"""
+
+
+@attrs.frozen
+class Hindrance:
+    """What still keeps a broker from being stopped."""
+
+    unread: Sequence[Unread]
+    producer_seconds: int
+    """how long producers may still send to it"""
+
+    def __bool__(self) -> bool:
+        return bool(self.unread or self.producer_seconds)
+
+
+async def hindrance_of(
+    admin: Admin, address: str, drained: Drained, ignored: Collection[str] = ()
+) -> Hindrance:
+    """Return what keeps a drained broker from being stopped. Raises: TrioMQError."""
+    left = math.ceil(drained.route_seconds_left(now_ms()))
+    if left and not await has_producers(admin, address):
+        left = 0
+    # Afterwards: what producers sent in the meantime is counted.
+    return Hindrance(await unread(admin, address, ignored), left)
+
+
+async def takes_all(admin: Admin, broker: BrokerAddress) -> bool:
+    """Return whether no other broker of the cluster takes messages."""
+    others = {one.name for one in await admin.brokers(broker.cluster, masters_only=True)}
+
+    async def is_open(name: str) -> bool:
+        return await stored_drain(admin, name) is None
+
+    open_ones = await admin.for_each(others - {broker.name}, is_open)
+    return not any(open_ones.values.values()) and not open_ones.failures
+
+
+async def elect(
+    admin: Admin, broker: BrokerAddress, controllers: Sequence[str], address: str | None = None
+) -> tuple[str, GroupReplicas, ReplicaState]:
+    """Make another living member of the sync state set the master; ``address``: that one.
+
+    Returns: the controller that leads, the group before, and the new master.
+    Raises: TrioMQError if there is no such member.
+    """
+    leader = await leader_of(admin, controllers)
+    group = (await groups_at(admin, leader, [broker.name])).get(broker.name) or GroupReplicas()
+    for chosen in group.in_sync_replicas:
+        if chosen.alive and (
+            chosen.broker_address != broker.address
+            if address is None
+            else chosen.broker_address == address
+        ):
+            header = ElectMasterHeader(broker.cluster, broker.name, chosen.broker_id, True)
+            await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
+            return leader, group, chosen
+    if address is not None:
+        raise TrioMQError(
+            f"{address} is not alive in the sync state set of {broker.name}, so it may lack"
+            " messages; see mqadmin broker replicas"
+        )
+    raise TrioMQError(
+        f"no other living broker of {broker.name} is in its sync state set: without"
+        f" {broker.address} the group takes no messages; see mqadmin broker replicas"
+    )
 
 
 async def controllers_of(admin: Admin, broker: BrokerAddress) -> list[str]:

@@ -47,6 +47,11 @@ class ClusterDoctor:
         fix = "`mqadmin doctor --cluster` asks once more; the log of the console has the error"
         return [problem("cluster", "examination", failure, fix)]
 
+    def about(self, name: str, broker_id: int) -> list[Finding]:
+        """Return what asks for a change at a broker, or in its group."""
+        names = {name, f"{name}:{broker_id}"}
+        return [one for one in self.to_do if one.check.split(" ", 1)[0] in names]
+
     @property
     def to_do(self) -> list[Finding]:
         """Return the findings that ask for a change: problems first, then advice."""

@@ -122,13 +122,13 @@ async def _answer(visit: PageVisit, page: Page) -> Response:
                 return await page.form(visit)
     except FormInvalid as error:
         return failed(visit, 400, str(error))
+    except TrioMQError as error:  # before OSError: a refused connection is both
+        return failed(visit, 502, str(error))
     except (ConfigError, OSError) as error:
         logger.error("%s: %s", page.path, error)
         return failed(visit, 500, str(error))
     except trio.TooSlowError:
         return refused(visit, 504, "error.slow", seconds=int(PAGE_SECONDS))
-    except TrioMQError as error:
-        return failed(visit, 502, str(error))
     except ValueError as error:  # what the SDK says about a name or a number
         return failed(visit, 400, str(error))
 

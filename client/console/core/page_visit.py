@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import attrs
+import trio
 from jinja2 import Environment
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from triomq.client.admin.admin import Admin
-from triomq.client.admin.answers import all_of
+from triomq.client.admin.answers import Answers, all_of, problem_lines
 from triomq.client.admin.cluster_poller import ClusterPoller
 from triomq.client.admin.holding_admin import HoldingAdmin
 from triomq.client.console.core.audit import AuditLog
@@ -25,6 +26,7 @@ from triomq.client.console.core.logins import PasswordCheck
 from triomq.client.console.core.paging import order_of, page_of
 from triomq.client.console.core.sessions import ConsoleSession, LoginLimiter, SessionTable
 from triomq.client.console.core.users import UserRole
+from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.codes import RequestCode
 
 T = TypeVar("T")
@@ -145,6 +147,27 @@ class PageVisit:
         if self.session is not None:
             self.session.notices = []
         return HTMLResponse(text, code if self.invalid is None else 400)
+
+    async def ask(
+        self, **calls: Callable[[], Awaitable[object]]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Ask the cluster at the same time; return the answers, and why some (None) are missing."""
+        answers: dict[str, Any] = dict.fromkeys(calls)
+        problems: list[str] = []
+
+        async def read(part: str) -> None:
+            try:
+                answers[part] = await calls[part]()
+            except TrioMQError as error:
+                problems.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            for part in calls:
+                nursery.start_soon(read, part)
+        for answer in answers.values():
+            if isinstance(answer, Answers):
+                problems += problem_lines(answer)
+        return answers, sorted(set(problems))
 
     def go(self, path: str, **query: str) -> Response:
         """Lead the browser to another page, after a change."""

@@ -3,6 +3,7 @@
 from triomq.client.console.core.page_visit import Page
 from triomq.client.console.pages import (
     account,
+    broker,
     brokers,
     configuration,
     dead_letters,
@@ -17,6 +18,7 @@ from triomq.client.console.pages import (
 PAGES: tuple[Page, ...] = (
     *account.PAGES,
     *brokers.PAGES,
+    *broker.PAGES,
     *topics.PAGES,
     *groups.PAGES,
     *group_settings.PAGES,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
 import trio
 from starlette.responses import Response
 
-from triomq.client.admin.answers import Answers, all_of, problem_lines, read_body
+from triomq.client.admin.answers import Answers, all_of, read_body
 from triomq.client.admin.cluster_view import GroupRow
 from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
 from triomq.client.admin.doctor.group_facts import read_group_facts
@@ -70,43 +71,25 @@ class QueueLag:
 async def group(visit: PageVisit) -> Response:
     """Show one group, asked of the brokers now; with ``why=1`` also what holds it back."""
     name, admin = visit.query.needed("name"), visit.console.admin
-    stats: Answers[ConsumeStats] | None = None
-    members: Answers[ConsumerConnection] | None = None
-    facts: GroupFacts | None = None
     offline = False
-    problems: list[str] = []
 
-    async def read_stats() -> None:
-        nonlocal stats
+    async def read_members() -> Answers[ConsumerConnection] | None:
+        nonlocal offline
         try:
-            stats = await admin.consume_stats(name)
-        except TrioMQError as error:
-            problems.append(str(error))
-
-    async def read_members() -> None:
-        nonlocal members, offline
-        try:
-            members = await admin.consumer_connections(name)
+            return await admin.consumer_connections(name)
         except GroupOffline:
             offline = True
-        except TrioMQError as error:
-            problems.append(str(error))
+            return None
 
-    async def read_facts() -> None:
-        nonlocal facts
-        try:
-            facts = await read_group_facts(admin, name, WHY_SECONDS)
-        except TrioMQError as error:
-            problems.append(str(error))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(read_stats)
-        nursery.start_soon(read_members)
-        if visit.query.text("why") == "1":
-            nursery.start_soon(read_facts)
-    for answers in (stats, members):
-        if answers is not None:
-            problems += problem_lines(answers)
+    why = {"facts": partial(read_group_facts, admin, name, WHY_SECONDS)}
+    parts, problems = await visit.ask(
+        stats=partial(admin.consume_stats, name),
+        members=read_members,
+        **(why if visit.query.text("why") == "1" else {}),
+    )
+    stats: Answers[ConsumeStats] | None = parts["stats"]
+    members: Answers[ConsumerConnection] | None = parts["members"]
+    facts: GroupFacts | None = parts.get("facts")
     queues = sorted(
         (
             QueueLag(queue, offset)
@@ -149,7 +132,7 @@ async def group(visit: PageVisit) -> Response:
         topics=sorted(
             {row.queue.topic for row in queues if not row.queue.topic.startswith(RETRY_PREFIX)}
         ),
-        problems=sorted(set(problems)),
+        problems=problems,
         dead_topic=DLQ_PREFIX + name,
         facts=facts,
         hindrances=hindrances(facts) if facts is not None else (),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import trio
 from starlette.responses import Response
 
-from triomq.client.admin.answers import Answers, all_of, problem_lines
+from triomq.client.admin.answers import all_of
 from triomq.client.admin.cluster_view import MESSAGE_TYPE, TopicRow
 from triomq.client.admin.messages import TOOLS_GROUP
 from triomq.client.console.core.forms import FormInvalid
@@ -16,7 +17,6 @@ from triomq.client.console.core.page_visit import Page, PageVisit
 from triomq.client.console.core.reading import wait_readable
 from triomq.client.console.core.sending import send_new
 from triomq.client.console.core.users import UserRole
-from triomq.client.core.errors import TrioMQError
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.names import topic_complaint
 
@@ -47,8 +47,6 @@ async def topics(visit: PageVisit) -> Response:
 async def topic(visit: PageVisit) -> Response:
     """Show one topic, asked of its brokers now."""
     name, admin = visit.query.needed("name"), visit.console.admin
-    parts: dict[str, Any] = {"stats": None, "groups": None, "configs": None}
-    problems: list[str] = []
     route = await admin.route(name)
     addresses = {
         data.broker_name: data.broker_addrs[min(data.broker_addrs)]
@@ -59,23 +57,11 @@ async def topic(visit: PageVisit) -> Response:
     async def config_of(broker: str) -> TopicConfig | None:
         return await admin.topic_config(name, addresses[broker])
 
-    async def read_part(part: str) -> None:
-        try:
-            if part == "stats":
-                parts[part] = await admin.topic_stats(name)
-            elif part == "groups":
-                parts[part] = await admin.topic_groups_by_broker(name)
-            else:
-                parts[part] = await admin.for_each(addresses, config_of)
-        except TrioMQError as error:
-            problems.append(str(error))
-
-    async with trio.open_nursery() as nursery:
-        for part in parts:
-            nursery.start_soon(read_part, part)
-    for answers in parts.values():
-        if isinstance(answers, Answers):
-            problems += problem_lines(answers)
+    parts, problems = await visit.ask(
+        stats=partial(admin.topic_stats, name),
+        groups=partial(admin.topic_groups_by_broker, name),
+        configs=partial(admin.for_each, addresses, config_of),
+    )
     row = visit.console.poller.view.topics.get(name)
     for broker in () if row is None else row.brokers:
         if broker not in addresses:
@@ -101,7 +87,7 @@ async def topic(visit: PageVisit) -> Response:
         if groups is None
         else sorted({group for some in groups.values.values() for group in some} - {TOOLS_GROUP}),
         configs={broker: config for broker, config in configs.items() if config is not None},
-        problems=sorted(set(problems)),
+        problems=problems,
         perms=PERMS,
     )
 

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
-
 from triomq.client.admin.arguments import Option, Values
-from triomq.client.admin.controllers import groups_at, leader_of
+from triomq.client.admin.controllers import groups_at
 from triomq.client.admin.documents import count_of
 from triomq.client.admin.draining import (
     Drained,
+    Hindrance,
     Unread,
     allow_writes,
     controllers_of,
-    has_producers,
+    elect,
+    hindrance_of,
     stop_writes,
-    stored_drain,
-    unread,
+    takes_all,
 )
 from triomq.client.admin.errors import BrokerMissing
-from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.account_copy import names
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.output import tell_progress
 from triomq.client.mqadmin.core.result import Document, Result, answered, table_of
-from triomq.remoting.protocol.bodies.controller import GroupReplicas
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
-from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.controller import ElectMasterHeader
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -52,24 +46,13 @@ async def named_master(admin: Admin, name: str) -> BrokerAddress:
     raise BrokerMissing(name, {broker.name for broker in masters})
 
 
-@attrs.frozen
-class Hindrance:
-    """What still keeps a broker from being stopped."""
-
-    unread: Sequence[Unread]
-    producer_seconds: int
-    """how long producers may still send to it"""
-
-    def __bool__(self) -> bool:
-        return bool(self.unread or self.producer_seconds)
-
-
 async def drain(admin: Admin, options: Values) -> Result:
     broker = await named_master(admin, options.text("broker"))
     controllers = await controllers_of(admin, broker)
     if controllers:
         return await drain_master(admin, broker, controllers, options)
-    notes = await alone(admin, broker)
+    warning = f"no other broker of cluster {broker.cluster} takes messages: sends fail meanwhile"
+    notes = [warning] if await takes_all(admin, broker) else []
     drained, wiped = await stop_writes(admin, broker)
     found: Hindrance | None = Hindrance((), 0)
     failures = wiped.reasons()
@@ -111,30 +94,16 @@ async def drain_master(
     """Let another member of the set be the master, and wait until it is whole again."""
     import trio  # as below
 
-    leader = await leader_of(admin, controllers)
-
-    async def group() -> GroupReplicas:
-        return (await groups_at(admin, leader, [broker.name])).get(broker.name) or GroupReplicas()
-
-    before = await group()
+    leader, before, chosen = await elect(admin, broker, controllers)
     members = {one.broker_id for one in before.in_sync_replicas}
-    others = [
-        one for one in before.in_sync_replicas if one.alive and one.broker_address != broker.address
-    ]
-    if not others:
-        raise TrioMQError(
-            f"no other living broker of {broker.name} is in its sync state set: without"
-            f" {broker.address} the group takes no messages; see mqadmin broker replicas"
-        )
-    (chosen, *_), moved, whole = others, False, False
-    header = ElectMasterHeader(broker.cluster, broker.name, chosen.broker_id, True)
-    await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
+    moved, whole = False, False
     if not options.flag("dry-run"):
         # Within the time limit of the command's requests.
         with trio.move_on_after(max(options.number("timeout") - POLL_SECONDS, 0)):
             while not (moved and whole):
                 await trio.sleep(POLL_SECONDS / 10)
-                now = await group()
+                found = await groups_at(admin, leader, [broker.name])
+                now = found.get(broker.name, before)
                 moved = now.master_broker_id == chosen.broker_id
                 whole = members <= {one.broker_id for one in now.in_sync_replicas}
     document: Document = {
@@ -155,19 +124,6 @@ async def drain_master(
         blocks=[f"{chosen.broker_address} {state} of {broker.name}; {broker.address} {safe}"],
         bad_news=not document["drained"],
     )
-
-
-async def alone(admin: Admin, broker: BrokerAddress) -> list[str]:
-    """Return a warning if no other broker of the cluster takes messages."""
-    others = {one.name for one in await admin.brokers(broker.cluster, masters_only=True)}
-
-    async def is_open(name: str) -> bool:
-        return await stored_drain(admin, name) is None
-
-    open_ones = await admin.for_each(others - {broker.name}, is_open)
-    if any(open_ones.values.values()) or open_ones.failures:
-        return []
-    return [f"no other broker of cluster {broker.cluster} takes messages: sends fail meanwhile"]
 
 
 def verdict(name: str, found: Hindrance | None) -> str:
@@ -199,14 +155,7 @@ async def wait_until_free(
 
     ignored: Collection[str] = options.value("ignore") or ()
 
-    async def hindrance() -> Hindrance:
-        left = math.ceil(drained.route_seconds_left(now_ms()))
-        if left and not await has_producers(admin, broker.address):
-            left = 0
-        # Afterwards: what producers sent in the meantime is counted.
-        return Hindrance(await unread(admin, broker.address, ignored), left)
-
-    found = await hindrance()
+    found = await hindrance_of(admin, broker.address, drained, ignored)
     shown = ""
     # Within the time limit of the command's requests.
     with trio.move_on_after(max(options.number("timeout") - POLL_SECONDS, 0)):
@@ -216,7 +165,7 @@ async def wait_until_free(
                 tell_progress(line)
                 shown = line
             await trio.sleep(POLL_SECONDS)
-            found = await hindrance()
+            found = await hindrance_of(admin, broker.address, drained, ignored)
     return found
 
 

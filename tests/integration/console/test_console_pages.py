@@ -582,3 +582,77 @@ async def test_preferences(client: PageClient) -> None:
     await client.get("/topics")
     assert 'data-theme="dark"' in client.text
     assert '<html lang="zh-CN"' in client.text
+
+
+@pytest.mark.feature(147)
+async def test_a_broker_s_page_is_for_people(
+    client: PageClient, triomq_cluster: InProcessCluster
+) -> None:
+    await send(triomq_cluster, "orders", b"x" * 2000)
+    (row,) = client.console.poller.view.brokers
+    page = f"/broker?address={row.address}"
+    text = await until(client, page, "orders")
+    assert "master" in text
+    with trio.fail_after(30):
+        while client.console.doctor.found is None:
+            await trio.sleep(0.05)
+    text = await client.get(page)
+    assert "broker-a:0 address</span>" in text, "what doctor finds of it"
+    disk = await mqadmin("broker", "disk", "-b", row.address, "-n", client.console.settings.namesrv)
+    assert "diskSpaceWarningLevelRatio" in disk.out
+    thresholds = text[text.index("Reached at the hour") :]
+    assert "diskSpaceWarningLevelRatio</span>" in thresholds
+    assert "sends are refused" in thresholds
+    changed = text[text.index("Settings that differ") : text.index("<details")]
+    assert '<th scope="row">listenPort</th>' in changed
+    assert '<th scope="row">brokerPermission</th>' not in changed
+    assert text.index("<details>") < text.index("commitLogMaxOffset")
+    assert "<details open>" in await client.get(page + "&search=commitLogMax")
+
+
+@pytest.mark.feature(147)
+async def test_a_broker_is_drained_and_given_back(tmp_path: Path) -> None:
+    async with (
+        local_cluster(brokers=2) as cluster,
+        console_of(cluster.namesrv_address, tmp_path) as client,
+        cluster.admin() as admin,
+    ):
+        await cluster.create_topic("orders", queues=1)
+        queue = MessageQueue("orders", "broker-a", 0)
+        async with Producer(cluster.namesrv_address, group="shop") as producer:
+            await producer.send("orders", b"x", queue=queue)
+        await admin.update_group("billing", lambda config: config)
+        await commit(admin, "billing", queue, 0)
+        await client.log_in("operator")
+        place = cluster.broker("broker-a").address
+        page = f"/broker?address={place}"
+        assert "/broker/drain" not in await client.get(page), "only admins may"
+        await client.post("/broker/drain", address=place, name="broker-a", confirm="broker-a")
+        assert client.status == 403
+        await client.log_in("admin")
+        assert "producers send to other brokers" in await client.get(page), "what it costs"
+        assert "No other broker of this cluster" not in client.text
+        await client.post("/broker/drain", address=place, name="broker-a", confirm="broker-b")
+        assert client.status == 400
+        await client.get(page)
+        await client.post("/broker/drain", address=place, name="broker-a", confirm="broker-a")
+        text = await client.follow()
+        assert "Closed to producers since" in text
+        assert "billing</a></th><td" in text, "who has not read"
+        assert "safe to stop</span>" not in text
+        found = await mqadmin("doctor", "--cluster", "-n", cluster.namesrv_address)
+        assert "closed to producers since" in found.out, "the same drain as mqadmin's"
+        await commit(admin, "billing", queue, 1)
+        assert "safe to stop</span>" in await client.get(page)
+        other = cluster.broker("broker-b").address
+        assert "No other broker of this cluster" in await client.get(f"/broker?address={other}")
+        await client.get(page)
+        await client.post("/broker/undrain", address=place)
+        assert "Broker broker-a takes messages again" in await client.follow()
+        assert "/broker/drain" in client.text
+        actions = [(one["action"], one["outcome"]) for one in client.audit()]
+        assert actions[-4:] == [
+            (f"broker.{name}", outcome)
+            for name in ("drain", "undrain")
+            for outcome in ("begun", "done")
+        ]
