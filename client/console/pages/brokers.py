@@ -26,6 +26,7 @@ async def overview(visit: PageVisit) -> Response:
         get=[sample.get for sample in samples],
         times=[sample.at for sample in samples],
         doctor=visit.console.doctor,
+        lags=list(view.slave_lags.values()),
     )
 
 

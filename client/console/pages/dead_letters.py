@@ -28,6 +28,8 @@ DAY_MS = 24 * 3_600_000
 READ_MAX = 2000
 RESENT_MAX = 100
 """dead letters that one form sends again"""
+KEPT_MAX = 10_000
+"""dead letters of which the console remembers that they were sent again"""
 EMPTY = reading.FoundMessages(messages=[], more=False, problems=[])
 
 
@@ -86,6 +88,7 @@ async def dead_letters(visit: PageVisit) -> Response:
         preview=preview,
         origin_topic=origin_topic,
         failure=FAILURE,
+        resent=visit.console.resent,
         resent_max=RESENT_MAX,
     )
 
@@ -122,15 +125,20 @@ async def resend(visit: PageVisit) -> Response:
 
     async def resend_marked(mark: str) -> None:
         place, message = await _marked(visit, group, mark)
-        topic = origin_topic(message)
+        topic, problem = origin_topic(message), ""
         if topic is None:
-            problems.append(f"{place}: the message does not say to which topic it was sent first")
-            return
-        try:
-            await send_again(visit.console, message, topic, group if only_group else "")
-            counts[topic] += 1
-        except TrioMQError as error:
-            problems.append(f"{place}: {error}")
+            problem = "the message does not say to which topic it was sent first"
+        else:
+            try:
+                await send_again(visit.console, message, topic, group if only_group else "")
+                counts[topic] += 1
+            except TrioMQError as error:
+                problem = str(error)
+        problems.extend([f"{place}: {problem}"] if problem else [])
+        kept = visit.console.resent
+        kept[group, mark] = now_ms() / 1000, problem
+        if len(kept) > KEPT_MAX:
+            del kept[next(iter(kept))]
 
     async def do() -> None:
         for mark in marked:  # one after the other: the order of the messages stays

@@ -38,6 +38,8 @@ async def test_the_master_is_moved_and_sets_epochs_and_lag_are_shown(tmp_path: P
         assert "/broker/drain" in client.text
         assert "no confirmed message is lost" in client.text, "what it costs"
         assert ">0 B</td>" in await page_with(group, client, "/brokers", ">0 B</td>"), "the lag"
+        assert "Slaves behind, at most" in await client.get("/")
+        await client.get("/brokers")
         assert client.text.count(">in the set</span>") == 2
         await page_with(group, client, pages[2], "Make this the master")
         slave = group.brokers[2].address

@@ -399,6 +399,7 @@ async def test_dead_letters(client: PageClient, triomq_cluster: InProcessCluster
         assert len(marks) == 3
         assert client.text.count("orders</td>") == 3
         assert client.text.count("ValueError: <late>") == 3
+        assert "Failed deliveries" in client.text
         await client.get("/dead-letters?group=billing&search=second")
         assert len(re.findall(r'name="message" value="([^"]+)"', client.text)) == 1
         await client.get("/dead-letters?group=billing&end=2020-01-01T00:00")
@@ -412,6 +413,7 @@ async def test_dead_letters(client: PageClient, triomq_cluster: InProcessCluster
         marks.sort(key=lambda mark: int(mark.rpartition(":")[2]))
         await client.post("/dead-letters/resend", group="billing", to="group", message=marks[:2])
         assert "2 dead letters of billing were sent again." in await client.follow()
+        assert client.text.count(">sent</span>") == 2, "which ones"
         again: list[tuple[str, bytes]] = []
         async with PushConsumer(
             triomq_cluster.namesrv_address,
