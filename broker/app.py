@@ -176,7 +176,7 @@ async def _run(
         writing(audit),
         monitoring(config.monitor, "mqbroker", budget, config.exports, audit) as monitor,
         open_store(
-            config.store.store_config(store_host),
+            config.store.opened_at(store_host),
             disk=disk,
             batch_topics=lambda: batch_topics(saved()),
             compaction_topics=lambda: compaction_topics(saved()),

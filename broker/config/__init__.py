@@ -19,11 +19,11 @@ from triomq.broker.config.advertise import local_address
 from triomq.broker.config.endpoint_settings import EndpointSettings
 from triomq.broker.config.pool_settings import PoolSettings
 from triomq.broker.config.replication_settings import ReplicationSettings
-from triomq.broker.config.store_settings import StoreSettings
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.table_limits import BrokerTableLimits
 from triomq.broker.services.timers.timer_settings import TimerSettings
+from triomq.broker.store.core.config import StoreConfig
 from triomq.remoting.access.access_settings import AccessSettings, PlainAclSettings
 from triomq.remoting.audit.audit_settings import AuditSettings
 from triomq.remoting.core.settings import (
@@ -257,7 +257,7 @@ class BrokerConfig:
     offset_flush_ms: int = number(
         "flushConsumerOffsetInterval", 5_000, "how often changed consumer offsets are saved (ms)"
     )
-    store: StoreSettings = group(StoreSettings)
+    store: StoreConfig = group(StoreConfig)
     timers: TimerSettings = group(TimerSettings)
     pop: PopSettings = group(PopSettings)
     network: NetworkSettings = group(NetworkSettings)

@@ -44,7 +44,7 @@ class StoreFigures:
         """Yield the families."""
         store = self.store
         try:
-            usage = store.disk.usage(store.config.commitlog_directory)
+            usage = store.disk.usage(store.config.commitlog)
         except OSError:
             usage = None
         if usage is not None:

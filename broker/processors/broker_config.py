@@ -14,10 +14,10 @@ import logging
 import attrs
 
 from triomq.broker.config import BrokerConfig
-from triomq.broker.config.retention_settings import RetentionSettings
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.quotas import Quotas
 from triomq.broker.services.topics import Topics
+from triomq.broker.store.core.retention import RetentionRules
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.core.java_keys import KeyTable
@@ -37,7 +37,7 @@ LIVE_KEYS = frozenset(described.java for _, _, described in settings_of(LiveSett
 # Settings that the store accepts while it runs; flushDiskType is not among them, as in Java.
 STORE_KEYS = frozenset(
     {
-        *(described.java for _, _, described in settings_of(RetentionSettings)),
+        *(described.java for _, _, described in settings_of(RetentionRules)),
         "flushIntervalCommitLog",
         "flushIntervalConsumeQueue",
         "flushConsumeQueueThoroughInterval",
@@ -97,7 +97,7 @@ class BrokerConfigRequests:
             store = self.config.store
             changed = attrs.evolve(
                 self.store.config,
-                retention=store.retention.rules(),
+                retention=store.retention,
                 flush_interval_ms=store.flush_interval_ms,
                 index_write_interval_ms=store.index_write_interval_ms,
                 checkpoint_interval_ms=store.checkpoint_interval_ms,

@@ -144,7 +144,7 @@ class Cleaner:
             segments=segments,
             now_ms=now_ms if self._asked else self._corrected_now(now_ms),
             hour=time.localtime(now_ms / 1000).tm_hour,
-            log_disk=self.disks.get(self.config.commitlog_directory),
+            log_disk=self.disks.get(self.config.commitlog),
             queue_disk=self.disks.get(self.config.root),
             refusing=self.health.disk_reserve is not None,
             asked=self._asked > 0,
@@ -184,8 +184,7 @@ class Cleaner:
         segments: list[OldSegment] = []
         try:
             disks = {
-                path: self.disk.usage(path)
-                for path in (self.config.commitlog_directory, self.config.root)
+                path: self.disk.usage(path) for path in (self.config.commitlog, self.config.root)
             }
             times = [self.disk.modified_ms(segment.path) for segment in candidates]
             latest = now_ms + AHEAD_MS_MAX
@@ -234,7 +233,7 @@ class Cleaner:
                 logger.warning("the disk has room again: messages are taken")
             self.health.disk_reserve = None
             return
-        log, rest = self.config.commitlog_directory, self.config.root
+        log, rest = self.config.commitlog, self.config.root
         log_ratio, rest_ratio = self.disks[log].ratio, self.disks[rest].ratio
         error = DiskReserve(
             log if log_ratio >= rest_ratio else rest,

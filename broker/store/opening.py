@@ -153,9 +153,7 @@ async def load_store(
     Raises: StartError, DiskFull, StoreIoError, FlushFailed. Checkpoint: always.
     """
     abort = config.root / "abort"
-    log = CommitLog(
-        config, disk, Segments(disk, config.commitlog_directory, config.segment_size_bytes)
-    )
+    log = CommitLog(config, disk, Segments(disk, config.commitlog, config.segment_size_bytes))
     queues = QueueTable(config, disk)
     key_index = KeyIndex(config, disk, clock)
     checkpoint_file = CheckpointFile(disk, config.root / "checkpoint")
@@ -195,7 +193,7 @@ async def load_store(
                 segment.path for segment in log.segments.covering(recovered.end, recovered.end + 1)
             ]
             await trio.to_thread.run_sync(
-                sync_files, disk, touched, [config.commitlog_directory], limiter=sync_limiter
+                sync_files, disk, touched, [config.commitlog], limiter=sync_limiter
             )
         disk.write_file(abort, str(os.getpid()).encode())
         # Without it a start after a power failure would take the files for those of a clean stop.

@@ -109,7 +109,7 @@ class MessageStore:
     def _is_far(self, path: Path, position: int) -> bool:
         """Return whether a byte is farther behind the log's end than ``memory_bytes_max``."""
         return (
-            path.parent == self.config.commitlog_directory
+            path.parent == self.config.commitlog
             and int(path.name) + position < self.log.appended.value - self.reader.memory_bytes_max
         )
 
@@ -195,7 +195,7 @@ class MessageStore:
     def _free_bytes(self) -> int:
         """Return the free bytes of the log's disk; 0 if the system does not say."""
         try:
-            return self.disk.usage(self.config.commitlog_directory).free
+            return self.disk.usage(self.config.commitlog).free
         except OSError:
             return 0
 

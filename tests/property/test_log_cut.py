@@ -8,12 +8,11 @@ import random
 import shutil
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
 from simulated_disk import Image, Operation, SimulatedDisk
 from store_simulation import deterministic, simulated_config
-from stores import SteppingClock, draft
+from stores import SteppingClock, draft, moved
 
 from triomq.broker.inspect.layout import Sizes
 from triomq.broker.inspect.verify import verify
@@ -101,7 +100,7 @@ def test_a_crash_at_any_operation_of_a_cut(mode: FlushMode, inside: int, tmp_pat
                 else:
                     image.after_power_failure(target, number)
                 try:
-                    trio.run(again, attrs.evolve(config, root=target), places, cut_at, before)
+                    trio.run(again, moved(config, target), places, cut_at, before)
                 except Exception as error:
                     error.add_note(f"{how} before {operation.kind} {operation.path.name}")
                     raise

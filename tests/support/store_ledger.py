@@ -237,7 +237,7 @@ async def check_index(config: StoreConfig, store: MessageStore, records: list[Re
 
 def log_records(config: StoreConfig) -> list[Record]:
     """Every record of the log, by its bytes."""
-    return scan_log(config.commitlog_directory, config.segment_size_bytes)[0]
+    return scan_log(config.commitlog, config.segment_size_bytes)[0]
 
 
 def scan_log(directory: Path, segment_size: int, start: int = 0) -> tuple[list[Record], int]:

@@ -56,6 +56,11 @@ def tiny_config(root: Path, **changes: Any) -> StoreConfig:
     return StoreConfig(**{**settings, **changes})
 
 
+def moved(config: StoreConfig, root: Path) -> StoreConfig:
+    """Return the settings of a copy of the store in another folder, its log included."""
+    return attrs.evolve(config, root=root, commitlog=root / "commitlog")
+
+
 def empty_store() -> Any:
     """Stands in for the store of tables that only ask where its log ends."""
     return SimpleNamespace(disk=Disk(), appended=Watermark())

@@ -1,5 +1,6 @@
-"""StoreConfig: every setting of the store. Java's names: ``broker/config/store_settings.py``."""
+"""StoreConfig: where and how messages are kept."""
 
+# ruff: noqa: RUF009  (setting() and group() are attrs field specifiers)
 from __future__ import annotations
 
 import enum
@@ -7,44 +8,31 @@ from pathlib import Path
 
 import attrs
 
-from triomq.broker.store.core.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from triomq.broker.store.core.delay_levels import (
+    DEFAULT_DELAY_LEVELS,
+    DELAY_LEVELS,
+    parse_delay_levels,
+)
 from triomq.broker.store.core.retention import RetentionRules
+from triomq.remoting.core import open_files
+from triomq.remoting.core.settings import (
+    INT_MAX,
+    LONG_MAX,
+    PATH,
+    choice,
+    flag,
+    group,
+    number,
+    setting,
+)
 
 KEY_BYTES = 150
 """Memory that a key takes while a pass looks for its newest record."""
-
-
-@attrs.frozen(kw_only=True)
-class CompactionRules:
-    """The settings of all compaction topics. Java's names: ``compaction_settings.py``."""
-
-    enabled: bool = True
-    """False: such topics are like any others."""
-    log_file_bytes: int = 100 * 1024 * 1024
-    """Size of a file of copies; part of the format, as is that of its queue file."""
-    queue_file_bytes: int = 10 * 1024 * 1024
-    pass_interval_ms: int = attrs.field(default=900_000, validator=attrs.validators.ge(1))
-    """Pause between two rounds of passes."""
-    key_table_bytes_max: int = attrs.field(
-        default=100 * 1024 * 1024, validator=attrs.validators.ge(KEY_BYTES)
-    )
-    """Limit of the memory in which a pass notes keys; the next pass goes on with further ones."""
-    bytes_per_second: int = attrs.field(
-        default=16 * 1024 * 1024, validator=attrs.validators.ge(1024)
-    )
-    """What passes may read and write together."""
-    tombstone_ms: int = attrs.field(default=86_400_000, validator=attrs.validators.ge(0))
-    """How long a message that deletes a key stays readable."""
-
-    @property
-    def keys_max(self) -> int:
-        """Keys that a pass notes."""
-        return self.key_table_bytes_max // KEY_BYTES
-
-
 GIB = 1 << 30
 QUEUE_ENTRY_BYTES = 20
 BATCH_ENTRY_BYTES = 46
+QUEUE_FILES_MAX = 512
+"""Most files of consume queues that a store keeps open; fewer if the limit of open files is low."""
 
 
 class FlushMode(enum.Enum):
@@ -54,81 +42,233 @@ class FlushMode(enum.Enum):
     SYNC = "SYNC_FLUSH"
 
 
-def _whole_entries(size_bytes: int) -> int:
-    """Return the size rounded up to whole entries, as Java rounds mappedFileSizeConsumeQueue."""
-    return -(-size_bytes // QUEUE_ENTRY_BYTES) * QUEUE_ENTRY_BYTES
+@attrs.frozen(kw_only=True)
+class CompactionRules:
+    """The topics with cleanup.policy=COMPACTION."""
+
+    enabled: bool = flag(
+        "enableCompaction",
+        True,
+        "keep the newest value of each key of topics with cleanup.policy=COMPACTION; false: such"
+        " topics are like any others",
+    )
+    log_file_bytes: int = number(
+        "compactionMappedFileSize",
+        100 * 1024 * 1024,
+        "size of a file with the copies of such a topic, rounded to whole multiples of"
+        " compactionCqMappedFileSize, five at least; must match files that exist",
+        low=4096,
+        high=INT_MAX,
+    )
+    queue_file_bytes: int = number(
+        "compactionCqMappedFileSize",
+        10 * 1024 * 1024,
+        "size of its file of queue entries; must match files that exist",
+        low=2 * BATCH_ENTRY_BYTES,
+        high=INT_MAX,
+    )
+    pass_interval_ms: int = number(
+        "compactionScheduleInternal",
+        900_000,
+        "pause between two searches for old values that can be removed (ms)",
+        high=LONG_MAX,
+    )
+    key_table_bytes_max: int = number(
+        "maxOffsetMapSize",
+        100 * 1024 * 1024,
+        f"memory for the keys of one search (bytes, {KEY_BYTES} for a key); the next search goes on"
+        " with further keys",
+        low=KEY_BYTES,
+        high=LONG_MAX,
+    )
+    bytes_per_second: int = number(
+        "compactionBytesPerSecond",
+        16 * 1024 * 1024,
+        "what the removal of old values may read and write together (bytes a second)",
+        low=1024,
+        high=LONG_MAX,
+        own=True,
+    )
+    tombstone_ms: int = number(
+        "compactionTombstoneTime",
+        86_400_000,
+        "how long a message with an empty body, which deletes its key, stays readable (ms)",
+        low=0,
+        high=LONG_MAX,
+        own=True,
+    )
+
+    @property
+    def keys_max(self) -> int:
+        """Keys that a pass notes."""
+        return self.key_table_bytes_max // KEY_BYTES
 
 
-def _whole_batch_entries(size_bytes: int) -> int:
-    return -(-size_bytes // BATCH_ENTRY_BYTES) * BATCH_ENTRY_BYTES
+@attrs.frozen(kw_only=True)
+class LightQueueSettings:
+    """Messages in several queues (LMQ)."""
+
+    lmq: bool = flag(
+        "enableLmq",
+        False,
+        "give a message a number in each of the light queues that its property INNER_MULTI_DISPATCH"
+        " names",
+    )
+    multi_dispatch: bool = flag(
+        "enableMultiDispatch",
+        False,
+        "keep those light queues, so that consumers can read them; both settings are needed, as in"
+        " a Java broker",
+    )
+    quota: bool = flag(
+        "enableLmqQuota",
+        False,
+        "refuse messages for new light queues when there are maxLmqConsumeQueueNum",
+    )
+    count_max: int = number(
+        "maxLmqConsumeQueueNum", 20_000, "most light queues with enableLmqQuota", low=0
+    )
+
+    @property
+    def enabled(self) -> bool:
+        return self.lmq and self.multi_dispatch
 
 
 @attrs.frozen(kw_only=True)
 class StoreConfig:
-    """The settings of a store. Sizes are part of the format: they must match the existing files."""
+    """The settings of a store. Sizes are part of the format: they must match the existing files.
 
-    root: Path = attrs.field(converter=Path)
-    commitlog: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
-    """Directory of the log; None: ``commitlog`` under the root."""
-    segment_size_bytes: int = attrs.field(default=GIB, validator=attrs.validators.ge(4096))
-    queue_file_size_bytes: int = attrs.field(
-        default=6_000_000,
-        converter=_whole_entries,
-        validator=attrs.validators.ge(QUEUE_ENTRY_BYTES),
+    The fields without a Java name are from ``opened_at``, or for tests.
+    """
+
+    root: Path = setting(
+        "storePathRootDir",
+        PATH,
+        attrs.Factory(lambda: Path.home() / "store"),
+        "directory of everything that the broker keeps",
+        default_text="~/store",
     )
-    batch_queue_file_size_bytes: int = attrs.field(
-        default=13_800_000,
-        converter=_whole_batch_entries,
-        validator=attrs.validators.ge(BATCH_ENTRY_BYTES),
+    commitlog: Path = setting(
+        "storePathCommitLog",
+        PATH,
+        attrs.Factory(lambda self: self.root / "commitlog", takes_self=True),
+        "directory of the commit log",
+        default_text="commitlog under storePathRootDir",
     )
+    segment_size_bytes: int = number(
+        "mappedFileSizeCommitLog",
+        GIB,
+        "size of a commit log file; must match files that exist",
+        low=4096,
+    )
+    queue_file_size_bytes: int = number(
+        "mappedFileSizeConsumeQueue",
+        300_000 * QUEUE_ENTRY_BYTES,
+        "size of a consume queue file, rounded up to whole entries of 20 bytes; must match files"
+        " that exist",
+        low=QUEUE_ENTRY_BYTES,
+        step=QUEUE_ENTRY_BYTES,
+    )
+    batch_queue_file_size_bytes: int = number(
+        "mapperFileSizeBatchConsumeQueue",
+        300_000 * BATCH_ENTRY_BYTES,
+        "size of a batch consume queue file, rounded up to whole entries of 46 bytes; must match"
+        " files that exist",
+        low=BATCH_ENTRY_BYTES,
+        step=BATCH_ENTRY_BYTES,
+    )
+    index_enabled: bool = flag(
+        "messageIndexEnable", True, "keep the key index, so that messages are found by key"
+    )
+    index_slot_count: int = number(
+        "maxHashSlotNum", 5_000_000, "hash slots of a key index file; must match files that exist"
+    )
+    index_entry_count: int = number(
+        "maxIndexNum", 20_000_000, "entries of a key index file; must match files that exist", low=2
+    )
+    flush_mode: FlushMode = setting(
+        "flushDiskType",
+        choice(FlushMode),
+        FlushMode.ASYNC,
+        "when a send is answered: after the page cache has the message, or after the disk has it",
+    )
+    flush_interval_ms: int = number(
+        "flushIntervalCommitLog", 500, "pause between two flushes with ASYNC_FLUSH (ms)"
+    )
+    sync_flush_timeout_ms: int = number(
+        "syncFlushTimeout",
+        5_000,
+        "wait after which a send with SYNC_FLUSH is answered FLUSH_DISK_TIMEOUT (ms)",
+    )
+    index_write_interval_ms: int = number(
+        "flushIntervalConsumeQueue",
+        1_000,
+        "how often consume queue entries leave memory for their files (ms)",
+    )
+    checkpoint_interval_ms: int = number(
+        "flushConsumeQueueThoroughInterval",
+        10_000,
+        "how often indexes are forced to the disk and the checkpoint moves (ms): recovery reads the"
+        " log from there after a crash",
+    )
+    append_stall_ms: int = number(
+        "osPageCacheBusyTimeOutMills",
+        1_000,
+        "a write to the log that takes longer (ms) is a stall: sends that wait, or arrive right"
+        " after it, are refused as busy",
+    )
+    delay_levels_ms: tuple[int, ...] = setting(
+        "messageDelayLevel",
+        DELAY_LEVELS,
+        parse_delay_levels(DEFAULT_DELAY_LEVELS),
+        "delays of messages of level 1, 2, 3 …",
+    )
+    message_size_bytes_max: int = number("maxMessageSize", 4 * 1024 * 1024, "largest message body")
+    check_crc_on_recover: bool = flag(
+        "checkCRCOnRecover", True, "check the CRC of message bodies while recovering"
+    )
+    transfer_bytes_memory_max: int = number(
+        "maxTransferBytesOnMessageInMemory",
+        262_144,
+        "bytes of one pull when the messages are in memory",
+    )
+    transfer_count_memory_max: int = number(
+        "maxTransferCountOnMessageInMemory", 32, "messages of one pull when they are in memory"
+    )
+    transfer_bytes_disk_max: int = number(
+        "maxTransferBytesOnMessageInDisk",
+        65_536,
+        "bytes of one pull when the messages must be read from the disk",
+    )
+    transfer_count_disk_max: int = number(
+        "maxTransferCountOnMessageInDisk",
+        8,
+        "messages of one pull when they must be read from the disk",
+    )
+    memory_percent_max: int = number(
+        "accessMessageInMemoryMaxRatio",
+        40,
+        "messages farther behind the end of the log than this share (%) of the machine's memory"
+        " count as on disk",
+        high=100,
+    )
+    filter_bytes_max: int = number(
+        "maxFilterMessageSize",
+        16_000,
+        "most consume queue bytes that one pull reads",
+        low=QUEUE_ENTRY_BYTES,
+    )
+    query_count_max: int = number("maxMsgsNumBatch", 64, "messages of one query by key")
+    query_unique_count_max: int = number(
+        "defaultQueryMaxNum", 32, "messages of one query by unique key"
+    )
+    light_queues: LightQueueSettings = group(LightQueueSettings)
+    retention: RetentionRules = group(RetentionRules)
+    compaction: CompactionRules = group(CompactionRules)
     multi_dispatch: bool = False
-    """Whether a message may lie in further queues, which its property INNER_MULTI_DISPATCH
-    names.
-    """
+    """Whether messages lie in light queues too: ``light_queues.enabled``, for the hot path."""
     light_queues_max: int | None = None
-    """Limit of such further queues; None: no limit."""
-    index_enabled: bool = True
-    index_slot_count: int = attrs.field(default=5_000_000, validator=attrs.validators.ge(1))
-    index_entry_count: int = attrs.field(default=20_000_000, validator=attrs.validators.ge(2))
-    """Entries of one index file, including the unused entry 0."""
-    flush_mode: FlushMode = attrs.field(default=FlushMode.ASYNC, converter=FlushMode)
-    flush_interval_ms: int = attrs.field(default=500, validator=attrs.validators.ge(1))
-    sync_flush_timeout_ms: int = attrs.field(default=5_000, validator=attrs.validators.ge(1))
-    index_write_interval_ms: int = attrs.field(default=1_000, validator=attrs.validators.ge(1))
-    """Interval in which queue entries are moved from memory to their files. A crash loses no entry:
-    recovery reads the log.
-    """
-    checkpoint_interval_ms: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
-    """Interval in which queues and key index are forced to the disk and the checkpoint moves. After
-    a crash recovery reads the log from the checkpoint on.
-    """
-    append_stall_ms: int = attrs.field(default=1_000, validator=attrs.validators.ge(1))
-    """An append that takes longer is a stall; see ``stall.py``."""
-    message_size_bytes_max: int = attrs.field(
-        default=4 * 1024 * 1024, validator=attrs.validators.ge(1)
-    )
-    check_crc_on_recover: bool = True
-    transfer_bytes_memory_max: int = 262_144
-    transfer_count_memory_max: int = 32
-    transfer_bytes_disk_max: int = 65_536
-    transfer_count_disk_max: int = 8
-    memory_percent_max: int = 40
-    """A record counts as "on disk" if it is farther behind the end of the log than this share of
-    the machine's memory.
-    """
-    filter_bytes_max: int = 16_000
-    """Limit of queue bytes that a get scans, so that a get whose filter matches nothing ends
-    soon.
-    """
-    query_count_max: int = 64
-    query_unique_count_max: int = 32
-    delay_levels_ms: tuple[int, ...] = attrs.field(
-        default=DEFAULT_DELAY_LEVELS, converter=parse_delay_levels
-    )
-    retention: RetentionRules = attrs.field(factory=RetentionRules)
-    """When old messages are deleted, and when new messages are refused."""
-    compaction: CompactionRules = attrs.field(factory=CompactionRules)
-    """How topics are kept that have the newest value of each key only."""
+    """Limit of the light queues; None: no limit."""
     store_host: bytes = attrs.field(default=bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big"))
     """Address in every record and message id: 4 or 16 bytes of IP, then the port as i4."""
     hot_bytes_max: int = 256 * 1024 * 1024
@@ -139,7 +279,7 @@ class StoreConfig:
     """Limit of the messages kept in memory for an indexer that lags; beyond it the indexer reads
     the log instead.
     """
-    open_files_max: int = attrs.field(default=512, validator=attrs.validators.ge(2))
+    open_files_max: int = attrs.field(default=QUEUE_FILES_MAX, validator=attrs.validators.ge(2))
     """Limit of queue files that are open at the same time."""
 
     @store_host.validator
@@ -147,6 +287,13 @@ class StoreConfig:
         if len(value) not in (8, 20):
             raise ValueError(f"store_host has {len(value)} bytes, not 8 (IPv4) or 20 (IPv6)")
 
-    @property
-    def commitlog_directory(self) -> Path:
-        return self.root / "commitlog" if self.commitlog is None else self.commitlog
+    def opened_at(self, store_host: bytes) -> StoreConfig:
+        """Return the settings with the address that goes into every record."""
+        light = self.light_queues
+        return attrs.evolve(
+            self,
+            multi_dispatch=light.enabled,
+            light_queues_max=light.count_max if light.quota else None,
+            store_host=store_host,
+            open_files_max=max(2, min(QUEUE_FILES_MAX, open_files.limit() // 8)),
+        )

@@ -21,17 +21,16 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from triomq.broker.store.core.disk_space import Usage, refuses_messages
+from triomq.remoting.core.settings import Kind, flag, number, setting
 
 HOUR_MS = 3_600_000
 
 
-def parse_hours(text: str | Sequence[int]) -> tuple[int, ...]:
+def parse_hours(text: str) -> tuple[int, ...]:
     """Return the hours of a setting: ``"04;16"`` -> (4, 16).
 
     Raises: ValueError, which names the wrong part.
     """
-    if not isinstance(text, str):
-        return tuple(text)
     hours = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
         if not (part.isascii() and part.isdigit() and int(part) < 24):
@@ -47,23 +46,75 @@ def format_hours(hours: Sequence[int]) -> str:
     return ";".join(f"{hour:02d}" for hour in hours)
 
 
+HOURS: Kind[tuple[int, ...]] = Kind(
+    "hours from 00 to 23, separated by ;", parse_hours, format_hours
+)
+
+
 @attrs.frozen(kw_only=True)
 class RetentionRules:
-    """The settings. Percentages are shares of a file system's space."""
+    """When messages are deleted or refused; shares are of a file system's space."""
 
-    reserved_hours: int = attrs.field(default=72, validator=attrs.validators.ge(0))
-    delete_hours: tuple[int, ...] = attrs.field(default="04", converter=parse_hours)
-    """Local hours in which expired segments are deleted."""
-    used_percent_max: int = 75
-    force_percent: int = 85
-    warning_percent: int = 90
-    force_enabled: bool = True
-    batch_max: int = attrs.field(default=10, validator=attrs.validators.ge(1))
-    """Limit of segments deleted in one round."""
-    interval_ms: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
-    """Time between two rounds."""
-    log_pause_ms: int = attrs.field(default=100, validator=attrs.validators.ge(0))
-    queue_pause_ms: int = attrs.field(default=100, validator=attrs.validators.ge(0))
+    reserved_hours: int = number(
+        "fileReservedTime",
+        72,
+        "age of its last message at which a commit log file may be deleted (hours)",
+        low=0,
+    )
+    delete_hours: tuple[int, ...] = setting(
+        "deleteWhen",
+        HOURS,
+        parse_hours("04"),
+        "hours of the day, local time, in which such files are deleted if the disk has room; 04;16:"
+        " twice a day",
+    )
+    used_percent_max: int = number(
+        "diskMaxUsedSpaceRatio",
+        75,
+        "above this use of the disk (%) such files are deleted at any hour",
+        low=10,
+        high=95,
+        clamp=True,
+    )
+    force_percent: int = number(
+        "diskSpaceCleanForciblyRatio",
+        85,
+        "above this use of the disk (%) the oldest files are deleted whatever their age, until use"
+        " is back at it",
+        low=30,
+        high=85,
+        clamp=True,
+    )
+    warning_percent: int = number(
+        "diskSpaceWarningLevelRatio",
+        90,
+        "above this use of the disk (%) messages are refused until use is down at"
+        " diskSpaceCleanForciblyRatio",
+        low=35,
+        high=90,
+        clamp=True,
+    )
+    force_enabled: bool = flag(
+        "cleanFileForciblyEnable",
+        True,
+        "false: files are kept for their time even when the disk fills up",
+    )
+    batch_max: int = number("deleteFileBatchMax", 10, "commit log files deleted in one round")
+    interval_ms: int = number(
+        "cleanResourceInterval", 10_000, "time between two rounds of checks and deletions (ms)"
+    )
+    log_pause_ms: int = number(
+        "deleteCommitLogFilesInterval",
+        100,
+        "pause between two commit log files that are deleted (ms)",
+        low=0,
+    )
+    queue_pause_ms: int = number(
+        "deleteConsumeQueueFilesInterval",
+        100,
+        "pause after each queue of which files were deleted (ms)",
+        low=0,
+    )
 
 
 def without_future(times_ms: Sequence[int], latest_ms: int) -> list[int]:
@@ -73,9 +124,9 @@ def without_future(times_ms: Sequence[int], latest_ms: int) -> list[int]:
     as old as the next one that was not. The last ones keep their times if none follows.
     """
     times = list(times_ms)
-    for number in reversed(range(len(times) - 1)):
-        if times[number] > latest_ms:
-            times[number] = times[number + 1]
+    for place in reversed(range(len(times) - 1)):
+        if times[place] > latest_ms:
+            times[place] = times[place + 1]
     return times
 
 

@@ -825,7 +825,7 @@ async def test_a_slave_with_sync_flush_reconnects_when_its_disk_has_its_whole_lo
     slave already has, which would look like logs that have parted.
     """
     async with open_pair(
-        tmp_path, slave={"flush_mode": "SYNC_FLUSH", "flush_interval_ms": 3_600_000}
+        tmp_path, slave={"flush_mode": FlushMode.SYNC, "flush_interval_ms": 3_600_000}
     ) as (master_store, slave_store):
         gate = trio.CapacityLimiter(1)
         await gate.acquire()

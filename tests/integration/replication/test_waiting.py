@@ -36,6 +36,7 @@ from triomq.broker.replication.link_socket import LinkSocket
 from triomq.broker.replication.master import ReplicationMaster
 from triomq.broker.replication.replicated_durability import ReplicatedDurability
 from triomq.broker.replication.transfer import HELLO, NAME_MAX
+from triomq.broker.store.core.config import FlushMode
 from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.log.durability import DurabilityResult
@@ -89,7 +90,7 @@ async def test_what_senders_wait_for_is_sent_in_the_step_that_stores_it(tmp_path
 async def test_with_sync_flush_a_slave_gets_what_the_disk_has(tmp_path: Path) -> None:
     """Also in place: never before the fsync."""
     async with (
-        open_store(quick_config(tmp_path, flush_mode="SYNC_FLUSH")) as store,
+        open_store(quick_config(tmp_path, flush_mode=FlushMode.SYNC)) as store,
         serving_master(store, awaited=True) as (master, port),
     ):
         async with peer_of(store, master, port) as stream:
@@ -424,7 +425,7 @@ async def test_callbacks_of_senders_wait_for_disk_and_slaves(tmp_path: Path) -> 
     fails, that is the result, whatever slaves have reported.
     """
     async with (
-        open_pair(tmp_path, flush_mode="SYNC_FLUSH", slave={"flush_mode": "SYNC_FLUSH"}) as (
+        open_pair(tmp_path, flush_mode=FlushMode.SYNC, slave={"flush_mode": FlushMode.SYNC}) as (
             store,
             slave_store,
         ),

@@ -11,10 +11,9 @@ import pytest
 from triomq.broker.command_line import broker_parser
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.config.pool_settings import PoolSettings
-from triomq.broker.config.store_settings import StoreSettings
 from triomq.broker.options import load_broker_config, read_options
 from triomq.broker.replication.replicas import ReplicaRules
-from triomq.broker.store.core.config import FlushMode
+from triomq.broker.store.core.config import FlushMode, StoreConfig
 from triomq.broker.store.core.retention import RetentionRules
 from triomq.remoting.core.properties_file import Entry, format_properties
 from triomq.remoting.core.settings import ConfigError, Loaded, render
@@ -203,7 +202,7 @@ def test_printed_configuration_is_read_back(tmp_path: Path) -> None:
         broker_name="b-é",
         broker_ip="192.0.2.7",
         namesrv_addresses=("a:1", "b:2"),
-        store=StoreSettings(root=Path("/s"), flush_mode=FlushMode.SYNC),
+        store=StoreConfig(root=Path("/s"), flush_mode=FlushMode.SYNC),
     )
     file = tmp_path / "printed.conf"
     file.write_text(format_properties(render(config)))
@@ -214,7 +213,7 @@ def test_printed_configuration_is_read_back(tmp_path: Path) -> None:
 
 def test_derived_defaults() -> None:
     config = BrokerConfig(
-        broker_ip="192.0.2.7", listen_port=20911, store=StoreSettings(root=Path("/s"))
+        broker_ip="192.0.2.7", listen_port=20911, store=StoreConfig(root=Path("/s"))
     )
     assert (config.ha_port, config.ha_ip) == (20912, "192.0.2.7")
     assert config.store.commitlog == Path("/s/commitlog")
@@ -224,8 +223,8 @@ def test_derived_defaults() -> None:
 
 
 def test_store_and_pools_get_what_they_need() -> None:
-    settings = StoreSettings(root=Path("/s"), queue_file_size_bytes=1001)
-    store = settings.store_config(bytes(8))
+    settings = StoreConfig(root=Path("/s"), queue_file_size_bytes=1001)
+    store = settings.opened_at(bytes(8))
     assert (store.root, store.queue_file_size_bytes, store.store_host) == (
         Path("/s"),
         1020,
@@ -295,7 +294,7 @@ def test_retention_under_java_s_names(tmp_path: Path) -> None:
     file.write_text(
         "fileReservedTime=5\ndeleteWhen=02;14\ndiskMaxUsedSpaceRatio=99\ndiskSpaceCleanForciblyRatio=10\ndiskSpaceWarningLevelRatio=95\n"
     )
-    rules = load_broker_config(file, environment={}).config.store.store_config(bytes(8)).retention
+    rules = load_broker_config(file, environment={}).config.store.opened_at(bytes(8)).retention
     assert (rules.reserved_hours, rules.delete_hours) == (5, (2, 14))
     assert (rules.used_percent_max, rules.force_percent, rules.warning_percent) == (
         95,
@@ -303,7 +302,7 @@ def test_retention_under_java_s_names(tmp_path: Path) -> None:
         90,
     )  # Java's clamps
     assert (
-        StoreSettings(root=Path("/s")).store_config(bytes(8)).retention == RetentionRules()
+        StoreConfig(root=Path("/s")).opened_at(bytes(8)).retention == RetentionRules()
     )  # the defaults are the same
     file.write_text("deleteWhen=4am\n")
     assert (

@@ -74,7 +74,7 @@ async def fill(store: MessageStore, count: int = 24) -> None:
 def age(config: StoreConfig, *bases: int, hours: float = 73, now_ms: int = NOW_MS) -> None:
     for base in bases:
         seconds = now_ms / 1000 - hours * 3600
-        os.utime(config.commitlog_directory / f"{base:020d}", (seconds, seconds))
+        os.utime(config.commitlog / f"{base:020d}", (seconds, seconds))
 
 
 @asynccontextmanager
@@ -90,7 +90,7 @@ async def filled(
 
 
 def segments_on_disk(config: StoreConfig) -> list[int]:
-    return sorted(int(path.name) for path in config.commitlog_directory.iterdir())
+    return sorted(int(path.name) for path in config.commitlog.iterdir())
 
 
 async def delete(store: MessageStore, *bases: int) -> None:
@@ -203,9 +203,7 @@ async def test_the_request_wakes_the_task(tmp_path: Path) -> None:
         age(store.config, 0)
         store.cleaner.delete_expired_soon()
         with trio.fail_after(10):
-            while (store.config.commitlog_directory / f"{0:020d}").exists() or store.min_offset(
-                "T", 0
-            ) == 0:
+            while (store.config.commitlog / f"{0:020d}").exists() or store.min_offset("T", 0) == 0:
                 await trio.sleep(0.01)
 
 
@@ -392,7 +390,7 @@ async def test_a_crash_between_segments_and_queues(tmp_path: Path, died_after: s
         for _ in store.queue_table.write_out():
             pass
     for base in (0, SEGMENT, 2 * SEGMENT):
-        (config.commitlog_directory / f"{base:020d}").unlink()
+        (config.commitlog / f"{base:020d}").unlink()
     (config.root / "abort").touch()
     async with open_store(config, SteppingClock(), disk=ShownDisk()) as store:
         assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (6, 12)
@@ -482,10 +480,7 @@ async def test_a_segment_of_the_future_expires_with_the_next_one(tmp_path: Path)
 async def test_a_wall_clock_that_jumps_ahead_deletes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rules = attrs.evolve(
-        QUIET,
-        delete_hours="00;01;02;03;04;05;06;07;08;09;10;11;12;13;14;15;16;17;18;19;20;21;22;23",
-    )
+    rules = attrs.evolve(QUIET, delete_hours=tuple(range(24)))
     async with filled(tmp_path / "store", retention=rules) as store:
         await store.cleaner.round()
         assert store.log.first_offset == 0

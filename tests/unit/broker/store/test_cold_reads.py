@@ -145,8 +145,9 @@ async def test_which_bytes_of_a_store_are_far_back(tmp_path: Path) -> None:
     disk = TellingDisk()
     disk.nowait = False
     async with open_store(
-        tiny_config(tmp_path, memory_percent_max=0, hot_bytes_max=0), SteppingClock(), disk=disk
+        tiny_config(tmp_path, hot_bytes_max=0), SteppingClock(), disk=disk
     ) as store:
+        store.reader.memory_bytes_max = 0
         for number in range(40):
             store.append([draft(f"{number:03d}" * 300, topic="Old")])
         assert len(await read_all(store, "Old", 0)) == 40

@@ -37,7 +37,7 @@ class Log:
         self.log = CommitLog(
             self.config,
             self.disk,
-            Segments(self.disk, self.config.commitlog_directory, self.config.segment_size_bytes),
+            Segments(self.disk, self.config.commitlog, self.config.segment_size_bytes),
         )
         self.log.segments.load()
         self.queues = QueueTable(self.config, self.disk)

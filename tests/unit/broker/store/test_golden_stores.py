@@ -154,7 +154,7 @@ def test_index_files_keep_every_byte(release: str, tmp_path: Path) -> None:
 
 
 def raw_records(release: str, config: StoreConfig) -> list[str]:
-    data = b"".join(path.read_bytes() for path in sorted(config.commitlog_directory.iterdir()))
+    data = b"".join(path.read_bytes() for path in sorted(config.commitlog.iterdir()))
     return [data[row["offset"] : row["offset"] + row["size"]].hex() for row in messages_of(release)]
 
 
@@ -165,9 +165,7 @@ async def test_appending_java_s_messages_again_gives_java_s_records(
     """Byte for byte, including blanks: with the same hosts, times and order."""
     config = unpacked(release, tmp_path)
     expected = [
-        path.read_bytes()
-        for path in sorted(config.commitlog_directory.iterdir())
-        if any(path.read_bytes())
+        path.read_bytes() for path in sorted(config.commitlog.iterdir()) if any(path.read_bytes())
     ]
     clock = SteppingClock(step_ms=0)
     ours = golden_config(
@@ -178,7 +176,7 @@ async def test_appending_java_s_messages_again_gives_java_s_records(
             message = decode_record(bytes.fromhex(record))
             clock.now_ms = message.store_timestamp
             store.append([draft_of(message)])
-    assert [path.read_bytes() for path in sorted(ours.commitlog_directory.iterdir())] == expected
+    assert [path.read_bytes() for path in sorted(ours.commitlog.iterdir())] == expected
 
 
 @RELEASE
@@ -205,7 +203,7 @@ async def test_the_unused_second_segment_of_4_9_4_is_dropped(tmp_path: Path) -> 
     async with open_store(config) as store:
         assert len(store.log.segments.items) == 1
         assert store.appended.value == 26_353
-    assert [path.name for path in config.commitlog_directory.iterdir()] == ["00000000000000000000"]
+    assert [path.name for path in config.commitlog.iterdir()] == ["00000000000000000000"]
 
 
 async def test_appending_to_a_java_store_goes_on_where_java_stopped(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import trio
 from stores import FaultyDisk, SteppingClock, draft, read_all, tiny_config
 
-from triomq.broker.store.core.config import StoreConfig
+from triomq.broker.store.core.config import FlushMode, StoreConfig
 from triomq.broker.store.core.draft import Draft, check_draft
 from triomq.broker.store.core.errors import DiskFull, IllegalMessage
 from triomq.broker.store.core.numbering import (
@@ -176,7 +176,7 @@ async def test_a_light_queue_that_is_deleted_while_its_messages_wait_for_the_dis
 ) -> None:
     """With SYNC_FLUSH: otherwise their entries would be in the next queue of that name."""
     async with open_store(
-        light_config(tmp_path, flush_mode="SYNC_FLUSH"), SteppingClock()
+        light_config(tmp_path, flush_mode=FlushMode.SYNC), SteppingClock()
     ) as store:
         store.append([to_queues("0", A, B)])
         with trio.fail_after(30):
@@ -205,7 +205,7 @@ async def test_light_queues_of_a_deleted_topic_keep_the_order_of_the_log(tmp_pat
     same with the light queue deleted, too.
     """
     async with open_store(
-        light_config(tmp_path, flush_mode="SYNC_FLUSH"), SteppingClock()
+        light_config(tmp_path, flush_mode=FlushMode.SYNC), SteppingClock()
     ) as store:
         async with waiting_for_the_disk(store):
             store.append(

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from stores import NO_FEATURES, SteppingClock, draft, find_bodies, read_all, tiny_config
+from stores import NO_FEATURES, SteppingClock, draft, find_bodies, moved, read_all, tiny_config
 
 from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.core.draft import Appended
@@ -41,7 +41,7 @@ async def make_store(
     """A killed store: its files are as the page cache had them. The checkpoint covers the first
     ``save_after`` messages.
     """
-    living = attrs.evolve(config, root=config.root.with_name("living"))
+    living = moved(config, config.root.with_name("living"))
     places = []
     async with open_store(living, SteppingClock()) as store:
         for number, body in enumerate(bodies, 1):
@@ -56,7 +56,7 @@ async def make_store(
 
 
 def log_file(config: StoreConfig, base: int = 0) -> Path:
-    return config.commitlog_directory / f"{base:020d}"
+    return config.commitlog / f"{base:020d}"
 
 
 def write(path: Path, offset: int, data: bytes) -> None:
@@ -113,7 +113,7 @@ async def test_a_tail_cut_at_every_byte_of_the_last_record(tmp_path: Path) -> No
     last = places[-1]
     whole = log_file(config).read_bytes()
     for kept in range(last.size):
-        torn = attrs.evolve(config, root=tmp_path / "torn")
+        torn = moved(config, tmp_path / "torn")
         shutil.copytree(config.root, torn.root)
         write(
             log_file(torn),
@@ -163,7 +163,7 @@ async def test_stale_records_behind_the_end_stay_erased(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "store")
     places = await make_store(config, "kept", "torn1", "stale", "stale")
     write(log_file(config), places[1].log_offset + 90, b"\xff")
-    second = attrs.evolve(config, root=tmp_path / "second")
+    second = moved(config, tmp_path / "second")
     async with open_store(config, SteppingClock()) as store:
         assert store.appended.value == places[1].log_offset
         place = store.append([draft("anew1", unique_key="U2", keys="k0", queue_id=0)])[0]
@@ -221,7 +221,7 @@ async def test_records_ahead_of_the_mark_are_indexed_once(tmp_path: Path) -> Non
     bodies = [f"m{number}" for number in range(50)]
     await make_store(config, *bodies, save_after=20)
     for _ in range(3):
-        copy = attrs.evolve(config, root=tmp_path / "copy")
+        copy = moved(config, tmp_path / "copy")
         shutil.copytree(config.root, copy.root)
         assert await bodies_of(copy) == bodies
         shutil.rmtree(copy.root)
@@ -253,7 +253,7 @@ async def test_without_a_log_queues_and_index_are_forgotten(
 ) -> None:
     config = tiny_config(tmp_path / "store")
     await make_store(config, "a", "b", save_after=2)
-    shutil.rmtree(config.commitlog_directory)
+    shutil.rmtree(config.commitlog)
     assert await bodies_of(config) == []
     assert "no commit log" in caplog.text
     async with open_store(config) as store:
@@ -377,7 +377,7 @@ async def test_errors_of_the_system_are_mapped(
 async def test_a_foreign_file_in_the_log_stops_the_start(tmp_path: Path) -> None:
     config = tiny_config(tmp_path / "store")
     await make_store(config, "a")
-    (config.commitlog_directory / "core.1234").write_text("x")
+    (config.commitlog / "core.1234").write_text("x")
     with pytest.raises(StoreDamaged, match=r"core\.1234"):
         await bodies_of(config)
 

@@ -6,9 +6,8 @@ import logging
 import shutil
 from pathlib import Path
 
-import attrs
 import pytest
-from stores import SteppingClock, draft, find_bodies, read_all, tiny_config
+from stores import SteppingClock, draft, find_bodies, moved, read_all, tiny_config
 
 from triomq.broker.store import recovery
 from triomq.broker.store.core.config import StoreConfig
@@ -42,7 +41,7 @@ async def make(
 
 
 def segment(config: StoreConfig, number: int) -> Path:
-    return config.commitlog_directory / f"{number * SEGMENT:020d}"
+    return config.commitlog / f"{number * SEGMENT:020d}"
 
 
 def write(path: Path, offset: int, data: bytes) -> None:
@@ -94,20 +93,20 @@ async def test_a_missing_middle_segment_stops_the_start_with_the_offset_and_what
     assert {
         path: path.read_bytes() for path in config.root.rglob("*") if path.is_file()
     } == before  # no file was changed
-    first_way = attrs.evolve(config, root=tmp_path / "restored")
+    first_way = moved(config, tmp_path / "restored")
     shutil.copytree(config.root, first_way.root)
     for path in kept.iterdir():
-        shutil.copy(path, first_way.commitlog_directory / path.name)
+        shutil.copy(path, first_way.commitlog / path.name)
     async with open_store(first_way, SteppingClock()) as store:
         await check(store, 0, 24)
-    second_way = attrs.evolve(config, root=tmp_path / "later moved away")
+    second_way = moved(config, tmp_path / "later moved away")
     shutil.copytree(config.root, second_way.root)
-    for path in second_way.commitlog_directory.iterdir():
+    for path in second_way.commitlog.iterdir():
         if int(path.name) > missing[0] * SEGMENT:
             path.unlink()
     async with open_store(second_way, SteppingClock()) as store:
         await check(store, 0, 4 * missing[0])
-    for path in config.commitlog_directory.iterdir():
+    for path in config.commitlog.iterdir():
         if int(path.name) < missing[0] * SEGMENT:
             path.unlink()
     async with open_store(config, SteppingClock()) as store:
@@ -298,7 +297,7 @@ async def half_an_entry(folder: Path) -> None:
         for _ in store.queue_table.write_out():
             pass
         shutil.copytree(config.root, folder / "killed")
-    killed = attrs.evolve(config, root=folder / "killed")
+    killed = moved(config, folder / "killed")
     file = killed.root / "consumequeue" / "T" / "0" / f"{0:020d}"
     assert ENTRY.unpack_from(file.read_bytes(), 120)[0] > 0
     write(file, 120, bytes(8))

@@ -14,6 +14,7 @@ import trio
 import trio.testing
 from stores import draft, read_all, tiny_config
 
+from triomq.broker.store.core.config import FlushMode
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.remover import FILES_A_STEP, Remover
 from triomq.broker.store.opening import open_store
@@ -82,7 +83,7 @@ async def test_a_message_confirmed_after_its_queue_was_deleted_leaves_no_entry(
     entry would be in the files of the next topic of that name.
     """
     async with open_store(
-        tiny_config(tmp_path, flush_mode="SYNC_FLUSH"), batch_topics=lambda: batch_topics
+        tiny_config(tmp_path, flush_mode=FlushMode.SYNC), batch_topics=lambda: batch_topics
     ) as store:
         for _ in range(5):
             store.append([draft("old")])
@@ -231,7 +232,7 @@ async def test_an_indexer_that_reads_the_log_keeps_deleted_and_new_queues_apart(
     the topic is deleted, and created again before or after their turn.
     """
     async with open_store(
-        tiny_config(tmp_path, flush_mode="SYNC_FLUSH"), batch_topics=lambda: batch_topics
+        tiny_config(tmp_path, flush_mode=FlushMode.SYNC), batch_topics=lambda: batch_topics
     ) as store:
         store.append([draft("old0"), draft("other", "Other")])
         with trio.fail_after(5):
@@ -277,7 +278,7 @@ async def test_a_topic_deleted_twice_while_its_messages_wait_for_the_disk(
     entries, and its numbers begin at 0.
     """
     async with open_store(
-        tiny_config(tmp_path, flush_mode="SYNC_FLUSH"), batch_topics=lambda: batch_topics
+        tiny_config(tmp_path, flush_mode=FlushMode.SYNC), batch_topics=lambda: batch_topics
     ) as store:
         gate = trio.CapacityLimiter(1)
         await gate.acquire()
@@ -302,7 +303,7 @@ async def test_a_topic_deleted_twice_while_its_messages_wait_for_the_disk(
 
 async def test_a_queue_whose_new_message_waits_for_the_disk_is_not_expired(tmp_path: Path) -> None:
     """All its messages have expired except one, which has a number and no entry yet."""
-    async with open_store(tiny_config(tmp_path, flush_mode="SYNC_FLUSH")) as store:
+    async with open_store(tiny_config(tmp_path, flush_mode=FlushMode.SYNC)) as store:
         store.append([draft("old")])
         for number in range(40):
             store.append([draft(f"{number}" * 40, topic="other")])

@@ -144,7 +144,6 @@ def test_a_segment_of_the_future_is_as_old_as_the_next_one(
 def test_hours() -> None:
     assert parse_hours("04") == (4,)
     assert parse_hours(" 4; 16 ;") == (4, 16)
-    assert parse_hours([7]) == (7,)
     assert format_hours((4, 16)) == "04;16"
     for text in ("24", "-1", "4,5", "x"):
         with pytest.raises(ValueError, match="hour"):

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from triomq.broker.config.store_settings import StoreSettings
+from triomq.broker.store.core.config import StoreConfig
 from triomq.remoting.core import open_files
 from triomq.remoting.core.open_files import ConnectionBudget, Places, explained, none_left
 
@@ -35,7 +35,7 @@ def test_what_connections_leave_for_the_rest(
     assert clients + 2 * few + queue_files < files, (
         "the log, other servers and so on need some, too"
     )
-    assert StoreSettings().store_config(bytes(8)).open_files_max == queue_files
+    assert StoreConfig().opened_at(bytes(8)).open_files_max == queue_files
 
 
 def test_a_returned_place_can_be_taken_again() -> None:
