@@ -25,7 +25,7 @@ from triomq.remoting.protocol.limits import Limits
 
 logger = logging.getLogger(__name__)
 
-PERM_PRIORITY, PERM_READ, PERM_WRITE, PERM_INHERIT = 8, 4, 2, 1
+PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 UNIT_FLAG, UNIT_SUBSCRIPTION_FLAG = 1, 2
 

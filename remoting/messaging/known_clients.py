@@ -53,7 +53,6 @@ SEEN_SECONDS, SEEN_SECONDS_WITHOUT_STREAM = 40.0, 15.0
 """How long a living client may make no call: official clients send a heartbeat every 10 s (that of
 Rust 30 s), and open another stream as soon as one has broken.
 """
-TYPES = {FilterType.TAG: TAG, FilterType.SQL: SQL92}
 
 
 @attrs.define(eq=False)

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import attrs
 
 TOPICS_MAX = 1_000
-RULES_MAX = 1_000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 DURATION = re.compile(r"[1-9][0-9]{0,8} (millisecond|second|minute|hour|day|week)s?")

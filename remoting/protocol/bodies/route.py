@@ -23,7 +23,6 @@ ROUTE_QUEUES_MAX = 1_000_000
 PERM_INHERIT = 1
 PERM_WRITE = 2
 PERM_READ = 4
-PERM_PRIORITY = 8
 
 
 @attrs.frozen(order=True)
