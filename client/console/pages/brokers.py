@@ -19,6 +19,8 @@ async def overview(visit: PageVisit) -> Response:
         key=lambda group: group.lag or 0,
         reverse=True,
     )
+    lags = view.slave_lags.values()
+    known = [lag for lag in lags if lag is not None]
     return visit.page(
         "overview.html",
         behind=behind[:MOST],
@@ -26,7 +28,7 @@ async def overview(visit: PageVisit) -> Response:
         get=[sample.get for sample in samples],
         times=[sample.at for sample in samples],
         doctor=visit.console.doctor,
-        lags=list(view.slave_lags.values()),
+        slaves=(max(known, default=None), len(known) == len(lags)) if lags else None,
     )
 
 

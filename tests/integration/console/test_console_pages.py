@@ -18,6 +18,7 @@ from mqadmin_calls import mqadmin
 
 from triomq import ReceivedMessage
 from triomq.client.admin.admin import Admin
+from triomq.client.admin.cluster_view import ClusterView
 from triomq.client.core.config import ClientSettings, ConsumerSettings
 from triomq.client.sdk.producer import Producer
 from triomq.client.sdk.push_consumer import PushConsumer
@@ -436,6 +437,20 @@ async def test_dead_letters(client: PageClient, triomq_cluster: InProcessCluster
         await client.get("/dead-letters?group=billing")
         await client.post("/dead-letters/resend", group="billing", message="broker-a:0:99")
         assert client.status == 400
+
+
+async def test_the_overview_says_how_far_slaves_are_behind(
+    client: PageClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Slaves behind" not in await client.get("/"), "there are none"
+    for lags, shown in (
+        ({"a:2": 2048, "b:2": 0}, '"/brokers">2.0 KiB</a></p>'),
+        ({"a:2": 2048, "b:2": None}, "incomplete"),
+        ({"b:2": None}, '"unknown">'),
+    ):
+        monkeypatch.setattr(ClusterView, "slave_lags", lags)
+        text = await client.get("/")
+        assert shown in text[text.index("Slaves behind") : text.index(">Topics</h2>")]
 
 
 async def test_a_broker_that_stops_is_never_shown_as_zero(tmp_path: Path) -> None:
