@@ -15,7 +15,7 @@ PART ?= all
 
 comma := ,
 
-.PHONY: help demo test test-all ci nightly test-pythons compose-test wheelhouse spark-zip console-pictures check fuzz hostile crash-test simulate fault-test fault-matrix spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
+.PHONY: help demo test test-all ci nightly test-pythons compose-test wheelhouse spark-zip console-pictures check fuzz hostile crash-test simulate fault-test fault-matrix fault-failovers spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -99,6 +99,9 @@ fault-test: $(VENV)/.dev ## kill, cut off, fill, stop, cut the power of a cluste
 
 fault-matrix: $(VENV)/.dev ## what each mode of flush and replication survives, measured: the table in docs/replication.md
 	$(BIN)/python tests/faults matrix --seed $(SEED) $(ARGS)
+
+fault-failovers: $(VENV)/.dev ## the master of three replicas killed and stopped under load, ours and Java's: losses and times, the table in docs/failover.md (root; make peers)
+	$(BIN)/python tests/faults failovers $(ARGS)
 
 spark-chaos: $(VENV)/.dev ## faults inside the micro-batches of Spark queries, RUNS=30 of them, and ten kills of a stream that writes; the same SEED=0 goes on where it stopped
 	$(BIN)/python tests/spark_chaos --runs $(RUNS) --seed $(SEED) $(ARGS)

@@ -169,6 +169,11 @@ NIGHTLY = (
     Lane("both-pythons", ("make", "test-pythons", "PYTHONS=trixie sid", "ARGS=--full"), apart=True),
     Lane("simulate", ("make", "simulate", "SEEDS=2000"), apart=True),
     Lane("fault-test", ("make", "fault-test", "SCHEDULES=40"), apart=True),
+    Lane(
+        "fault-controllers",
+        ("make", "fault-test", "SCHEDULES=20", "ARGS=--controllers"),
+        apart=True,
+    ),
     Lane("spark-chaos", ("make", "spark-chaos"), apart=True),
     Lane("figures", ("make", "figures"), apart=True),
 )

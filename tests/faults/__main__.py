@@ -22,11 +22,12 @@ sys.path[:0] = [str(HERE.parent / "support")]
 
 import attrs  # noqa: E402
 import fault_clock  # noqa: E402
-from fault_campaign import LONG_STOP_SECONDS, Campaign, PromiseBroken, report, run_schedule  # noqa: E402
+from fault_campaign import Campaign, PromiseBroken, report  # noqa: E402
 from fault_cluster import EndedByItself  # noqa: E402
+from fault_controllers import controlled_campaign, has_java  # noqa: E402
+from fault_failovers import failover_table, measure_all  # noqa: E402
 from fault_matrix import measure, table  # noqa: E402
 from fault_network import why_not  # noqa: E402
-from fault_schedules import draw  # noqa: E402
 
 WORK = HERE.parent.parent / ".faults"
 TELL_SCHEDULES = 5
@@ -36,17 +37,17 @@ def tell(text: str) -> None:
     print(text, flush=True)
 
 
-def run_only(seed: int, number: int) -> int:
-    folder = WORK / f"{seed}-{number}"
+def run_only(campaign: Campaign, number: int) -> int:
+    folder = campaign.folder / f"only-{number}"
     shutil.rmtree(folder, ignore_errors=True)
-    schedule = draw(seed, number, stop_seconds=LONG_STOP_SECONDS)
+    schedule = campaign.draw(number)
     tell(
         "\n".join(
             f"{step.at:5.2f} s: {step.kind} for {step.seconds:.1f} s ({step.number:g})"
             for step in schedule.steps
         )
     )
-    run = run_schedule(folder, schedule)
+    run = campaign.run_one(folder, schedule)
     run.figures.schedules = 1
     tell("\n".join([*report(run.figures), *run.complaints, f"everything is in {folder}"]))
     return 1 if run.complaints else 0
@@ -56,9 +57,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python tests/faults", description=__doc__.splitlines()[0]
     )
-    parser.add_argument("what", choices=("schedules", "matrix"))
+    parser.add_argument("what", choices=("schedules", "matrix", "failovers"))
     parser.add_argument(
         "--schedules", type=int, default=100, help="in all, those of an earlier run included (100)"
+    )
+    parser.add_argument(
+        "--controllers",
+        action="store_true",
+        help="three controllers and three replicas in place of a name server, a master, a slave",
     )
     parser.add_argument(
         "--only",
@@ -66,7 +72,7 @@ def main() -> int:
         metavar="NUMBER",
         help="this one schedule of the seed, and leave its directory",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="for each place of the matrix (3)")
+    parser.add_argument("--rounds", type=int, default=3, help="for each place of a table (3)")
     parser.add_argument("--seed", type=int, default=0, help="of the numbers of every schedule (0)")
     parser.add_argument(
         "--fresh", action="store_true", help="forget what an earlier run of this seed has left"
@@ -85,12 +91,19 @@ def main() -> int:
     if arguments.what == "matrix":
         print("\n".join(table(measure(WORK / "matrix", arguments.rounds, arguments.seed, tell))))
         return 0
-    if arguments.only is not None:
-        return run_only(arguments.seed, arguments.only)
-    folder = WORK / str(arguments.seed)
+    if arguments.what == "failovers":
+        print("\n".join(failover_table(measure_all(WORK / "failovers", arguments.rounds, tell))))
+        return 0
+    folder = WORK / f"{'controllers-' * arguments.controllers}{arguments.seed}"
     if arguments.fresh:
         shutil.rmtree(folder, ignore_errors=True)
-    campaign = Campaign(folder, arguments.seed, long=True, tell=tell)
+    campaign = (
+        controlled_campaign(folder, arguments.seed, long=True, tell=tell, java_sender=has_java())
+        if arguments.controllers
+        else Campaign(folder, arguments.seed, long=True, tell=tell)
+    )
+    if arguments.only is not None:
+        return run_only(campaign, arguments.only)
     begun = time.monotonic()
     try:
         while campaign.figures.schedules < arguments.schedules:

@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
 import fault_clock
 from fault_cluster import FaultCluster
-from fault_schedules import KINDS, Figures, Schedule, ScheduleRun, draw
+from fault_schedules import KINDS, SERVERS, Figures, Schedule, ScheduleRun, draw
 
 ATTEMPTS_MAX = 5
 STOP_SECONDS, LONG_STOP_SECONDS = 3.0, 30.0
@@ -35,6 +35,8 @@ class Campaign:
     run_one: Callable[[Path, Schedule], ScheduleRun] = attrs.field(
         default=lambda folder, schedule: run_schedule(folder, schedule)
     )
+    deck: Sequence[str] = KINDS
+    servers: Sequence[str] = SERVERS
     figures: Figures = attrs.field(factory=Figures, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -57,14 +59,23 @@ class Campaign:
         fresh.write_text(json.dumps({"seed": self.seed, "figures": attrs.asdict(self.figures)}))
         os.replace(fresh, self._state)
 
+    def draw(self, number: int, attempt: int = 0) -> Schedule:
+        return draw(
+            self.seed,
+            number,
+            attempt,
+            stop_seconds=LONG_STOP_SECONDS if self.long else STOP_SECONDS,
+            deck=self.deck,
+            servers=self.servers,
+        )
+
     def run(self) -> ScheduleRun:
         """The next schedule; one in which no fault met a request is repeated with other numbers.
         Raises PromiseBroken, and whatever a server ends with.
         """
         number = self.figures.schedules
-        stop_seconds = LONG_STOP_SECONDS if self.long else STOP_SECONDS
         for attempt in range(ATTEMPTS_MAX):
-            schedule = draw(self.seed, number, attempt, stop_seconds=stop_seconds)
+            schedule = self.draw(number, attempt)
             folder = self.folder / f"schedule-{number}"
             shutil.rmtree(folder, ignore_errors=True)
             run = self.run_one(folder, schedule)
@@ -136,12 +147,7 @@ def report(figures: Figures) -> list[str]:
             " met none)"
         ),
     ]
-    kinds = [
-        kind
-        for kind in (*KINDS, "kill both at the end", "power both at the end", "promote at the end")
-        if kind in figures.faults
-    ]
     return lines + [
-        f"  {kind:24} {figures.faults[kind]:4} times, {figures.hits[kind]:6} sends in flight"
-        for kind in kinds
+        f"  {kind:24} {times:4} times, {figures.hits[kind]:6} sends in flight"
+        for kind, times in sorted(figures.faults.items())
     ]

@@ -285,7 +285,7 @@ def read_queues(
                 header = PullMessageHeader(
                     "Reader", topic, queue_id, offset, 32, SUBSCRIPTION, 0, 0, 0, "*"
                 )
-                answer = connection.invoke(request(Code.PULL_MESSAGE, header), timeout=5)
+                answer = connection.invoke(request(Code.PULL_MESSAGE, header), timeout=15)
                 if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                     break
                 if answer.code not in (

@@ -1,5 +1,6 @@
 """A name server, a master, a slave and their clients, each a process in a network namespace of its
-own, to be killed, stopped, filled and cut off.
+own, to be killed, stopped, filled and cut off. ``fault_controllers`` has controllers and replicas
+in their place.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 import attrs
 import fault_clock
@@ -30,7 +32,6 @@ from small_file_system import SmallFileSystem
 
 from triomq.remoting.core.process import ExitCode
 
-HOSTS = ("names", "master", "slave", "clients")
 BROKERS = ("master", "slave")
 SEGMENT_BYTES = 1 << 20
 SECONDS_MAX = 150
@@ -85,6 +86,9 @@ class FaultCluster:
     stay.
     """
 
+    NAMES: ClassVar[tuple[str, ...]] = ("names",)
+    BROKERS: ClassVar[tuple[str, ...]] = BROKERS
+
     folder: Path
     mode: Mode = attrs.field(factory=Mode)
     rules: dict[str, str] = attrs.field(factory=dict)
@@ -114,7 +118,10 @@ class FaultCluster:
     detached: bool = attrs.field(default=False, init=False)
     """Whether the slave, from its next start on, finds its master's tables, and not its log."""
     clock_settings: list[tuple[float, str, float]] = attrs.field(
-        factory=lambda: [(0.0, broker, 0.0) for broker in BROKERS], init=False
+        default=attrs.Factory(
+            lambda self: [(0.0, broker, 0.0) for broker in self.BROKERS], takes_self=True
+        ),
+        init=False,
     )
     power_losses: list[float] = attrs.field(factory=list, init=False)
     _orders: Connection = attrs.field(init=False)
@@ -126,18 +133,22 @@ class FaultCluster:
     )
 
     def __attrs_post_init__(self) -> None:
-        self.network = Network(HOSTS)
+        self.network = Network((*self.servers, "clients"))
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return (*self.NAMES, *self.BROKERS)
 
     def __enter__(self) -> FaultCluster:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for host in HOSTS:
+        for host in self.network.hosts:
             self.controls(host).set(sync_seconds=self.sync_seconds)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self.network)
             for host in self.small:
                 self.disks[host] = stack.enter_context(SmallFileSystem(self.disk_path(host)))
             stack.callback(self._kill_all)
-            for host in HOSTS[:3]:
+            for host in self.servers:
                 self.start(host)
             if self.relayed:
                 self._spawn(
@@ -178,7 +189,7 @@ class FaultCluster:
 
     def set_clock(self, host: str, seconds: float) -> None:
         """How far its wall clock is from the real one, from now on."""
-        if host in BROKERS:
+        if host in self.BROKERS:
             self.clock_settings.append((time.monotonic(), host, seconds))
         fault_clock.set_clock(self.clock_path(host), seconds)
 
@@ -189,7 +200,7 @@ class FaultCluster:
         """What the wall clocks of the brokers have been like so far."""
         lines = [
             line
-            for host in BROKERS
+            for host in self.BROKERS
             if self.starts_path(host).exists()
             for line in self.starts_path(host).read_text().splitlines()
         ]
@@ -240,13 +251,13 @@ class FaultCluster:
     def start(self, host: str) -> None:
         assert not self.is_up(host), f"{host} runs"
         files = FILES if host in self.few_files else 0
-        if host == "names":
+        if host in self.NAMES:
             self._spawn(
                 host,
                 host,
                 serve,
                 "namesrv",
-                ["-p", "9876"],
+                self._name_server_words(host),
                 Faults(self.controls_path(host), self.clock_path(host), files=files),
             )
         else:
@@ -261,15 +272,31 @@ class FaultCluster:
             )
             self._spawn(host, host, serve, "broker", ["-c", str(self._write_conf(host))], faults)
 
+    def _name_server_words(self, host: str) -> list[str]:
+        return ["-p", "9876"]
+
+    @property
+    def namesrv(self) -> str:
+        return ";".join(f"{self.network.address(host)}:9876" for host in self.NAMES)
+
     def _write_conf(self, host: str) -> Path:
         address = self.network.address(host)
         values: dict[str, object] = {
             **SETTINGS,
             "brokerIP1": address,
             "brokerIP2": address,
-            "namesrvAddr": f"{self.network.address('names')}:9876",
+            "namesrvAddr": self.namesrv,
             "storePathRootDir": self.store(host),
             "flushDiskType": self.mode.flush,
+            **self._role_settings(host),
+        }
+        conf = self.folder / host / "broker.conf"
+        conf.parent.mkdir(exist_ok=True)
+        conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        return conf
+
+    def _role_settings(self, host: str) -> dict[str, object]:
+        values: dict[str, object] = {
             "brokerRole": self.mode.replication,
             "brokerId": 0,
             "enableSlaveActingMaster": str(self.acting).lower(),
@@ -281,21 +308,17 @@ class FaultCluster:
                 {"haMasterAddress": f"127.0.0.1:{RELAY_PORT}"} if self.relayed else {}
             )
             values |= {"haMasterAddress": NOWHERE} if self.detached else {}
-        conf = self.folder / host / "broker.conf"
-        conf.parent.mkdir(exist_ok=True)
-        conf.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
-        return conf
+        return values
 
     def _start_clients(self) -> None:
-        address = self.network.address
-        brokers = {host: f"{address(host)}:10911" for host in BROKERS}
+        brokers = {host: f"{self.network.address(host)}:10911" for host in self.BROKERS}
         orders, self._orders = multiprocessing.Pipe(duplex=False)
         with orders:
             self._spawn(
                 "clients",
                 "clients",
                 run_clients,
-                f"{address('names')}:9876",
+                self.namesrv,
                 brokers,
                 self.history_path,
                 self.seed,
@@ -312,7 +335,7 @@ class FaultCluster:
 
     def flood(self, host: str) -> None:
         """Let idle connections come to it, more than it may have."""
-        port = 9876 if host == "names" else 10911
+        port = 9876 if host in self.NAMES else 10911
         self._spawn(
             f"flood-{host}", "clients", flood, self.network.address(host), port, IDLE_CONNECTIONS
         )
@@ -345,7 +368,7 @@ class FaultCluster:
         """
         lines = self.log_lines(host)
         return (
-            host in BROKERS
+            host in self.BROKERS
             and process.exitcode == ExitCode.FAILED
             and bool(lines)
             and lines[-1].endswith(

@@ -18,6 +18,9 @@ clock:
     ["arrived", time, name, done, again]    a consumer of delayed messages got the message, from its
                                             topic or again
     ["delivered", broker, name]             a delayed message that is in its topic in the end
+    ["group", time, leader, master, epoch, members]
+                                            what the leading controller says of a group; in a
+                                            file of its own
     ["note", time, text]
 
 Bodies are ``name:digest:filler`` (``crash_loop.body_of``); a reader writes "?name" if the body is
@@ -93,6 +96,17 @@ class FoundMessage:
     name: str
 
 
+@attrs.frozen
+class Group:
+    """What a leading controller said: the master, its epoch, and the sync state set."""
+
+    time: float = 0.0
+    leader: str = ""
+    master: str = ""
+    epoch: int = 0
+    members: tuple[str, ...] = ()
+
+
 @attrs.define
 class Clocks:
     """Wall clocks of brokers that jump."""
@@ -132,6 +146,7 @@ class Events:
     delivered: dict[str, list[str]] = attrs.field(factory=dict)
     """By broker."""
     notes: list[str] = attrs.field(factory=list)
+    groups: list[Group] = attrs.field(factory=list)
 
     def add(self, event: list[object]) -> None:
         match event:
@@ -187,6 +202,8 @@ class Events:
                 self.arrived.append(Arrival(name, time, done, again))
             case ["delivered", str(broker), str(name)]:
                 self.delivered.setdefault(broker, []).append(name)
+            case ["group", float(time), str(leader), str(master), int(epoch), list(members)]:
+                self.groups.append(Group(time, leader, master, epoch, tuple(map(str, members))))
             case ["note", float(), str(text)]:
                 self.notes.append(text)
             case _:

@@ -17,7 +17,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
@@ -116,17 +116,26 @@ class Schedule:
         )
 
 
-def draw(seed: int, number: int, attempt: int = 0, *, stop_seconds: float = 3.0) -> Schedule:
+def draw(
+    seed: int,
+    number: int,
+    attempt: int = 0,
+    *,
+    stop_seconds: float = 3.0,
+    deck: Sequence[str] = KINDS,
+    servers: Sequence[str] = SERVERS,
+) -> Schedule:
     """``attempt`` counts the schedules of this number that did not count; ``stop_seconds`` is for
     how long a quarter of the stopped processes stays so.
     """
-    kinds = [deal(seed, number * STEPS + index) for index in range(STEPS)]
+    kinds = [deal(seed, number * STEPS + index, deck) for index in range(STEPS)]
     choose = random.Random(f"{seed}/{number}/{attempt}")
     times = sorted(choose.uniform(0.1, WINDOW_SECONDS - 1.0) for _ in kinds)
     steps = tuple(
-        draw_step(choose, kind, at, stop_seconds) for at, kind in zip(times, kinds, strict=True)
+        draw_step(choose, kind, at, stop_seconds, len(servers))
+        for at, kind in zip(times, kinds, strict=True)
     )
-    order = list(SERVERS)
+    order = list(servers)
     choose.shuffle(order)
     final_fault = choose.choice(("kill", "power"))
     drawn = Schedule(
@@ -144,16 +153,18 @@ def draw(seed: int, number: int, attempt: int = 0, *, stop_seconds: float = 3.0)
     return attrs.evolve(drawn, delays=delays, promotes=delays and choose.random() < 0.5)
 
 
-def deal(seed: int, index: int) -> str:
+def deal(seed: int, index: int, deck: Sequence[str] = KINDS) -> str:
     """The kinds of a whole deck come before any comes again."""
-    deck = list(KINDS)
-    random.Random(f"{seed}/deck {index // len(deck)}").shuffle(deck)
-    return deck[index % len(KINDS)]
+    shuffled = list(deck)
+    random.Random(f"{seed}/deck {index // len(deck)}").shuffle(shuffled)
+    return shuffled[index % len(deck)]
 
 
-def draw_step(choose: random.Random, kind: str, at: float, stop_seconds: float) -> Step:
+def draw_step(
+    choose: random.Random, kind: str, at: float, stop_seconds: float, servers: int
+) -> Step:
     seconds = choose.uniform(0.3, 2.0)
-    restarts = tuple(choose.uniform(0.1, 1.5) for _ in SERVERS)
+    restarts = tuple(choose.uniform(0.1, 1.5) for _ in range(servers))
     what = kind.split()[0]
     if what == "stop":
         seconds = choose.uniform(0.5, 3.0) if choose.random() < 0.75 else stop_seconds
@@ -249,7 +260,7 @@ class ScheduleRun:
         if self.schedule.promotes:
             return self.promote()
         self.strike(self.schedule.final_fault, self.schedule.final_fault_seconds)
-        self.complaints += check_logs(cluster)
+        self.complaints += self.check_dead()
         for host in self.schedule.restart_order:
             if not cluster.is_up(host):
                 cluster.start(host)
@@ -290,13 +301,13 @@ class ScheduleRun:
     def _hosts(self, step: Step, target: str, of: tuple[str, ...]) -> list[tuple[str, float]]:
         """Those that are up, and when each is to start again."""
         return [
-            (host, step.restarts[SERVERS.index(host)])
+            (host, step.restarts[self.cluster.servers.index(host)])
             for host in (of if target == "all" else (target,))
             if self.cluster.is_up(host)
         ]
 
     def _kill(self, step: Step, target: str) -> None:
-        hosts = self._hosts(step, target, SERVERS)
+        hosts = self._hosts(step, target, self.cluster.servers)
         if hosts:
             self._came(step.kind)
         for host, seconds in hosts:
@@ -304,7 +315,7 @@ class ScheduleRun:
             self._start_in(host, seconds)
 
     def _power(self, step: Step, target: str) -> None:
-        hosts = self._hosts(step, target, BROKERS)
+        hosts = self._hosts(step, target, self.cluster.BROKERS)
         if hosts:
             self._came(step.kind)
         for host, _ in hosts:
@@ -334,18 +345,25 @@ class ScheduleRun:
 
             self._lasts(step, go_on)
 
+    def _links(self, link: str) -> list[tuple[str, str]]:
+        """The hosts at both ends of what a fault of links hits."""
+        return [LINKS[link]]
+
+    def _ways(self, link: str, way: str = "") -> list[tuple[str, str]]:
+        links = self._links(link)
+        there, back = links * (way != "back"), links * (way != "there")
+        return there + [(target, source) for source, target in back]
+
     def _cut(self, step: Step, link: str, way: str = "") -> None:
-        network, (source, target) = self.cluster.network, LINKS[link]
+        network, ways = self.cluster.network, self._ways(link, way)
         self._came(step.kind)
-        ways = [(source, target)] * (way != "back") + [(target, source)] * (way != "there")
         for each in ways:
             network.cut(*each)
         self._lasts(step, lambda: [network.join(*each) for each in ways])
 
     def _loss(self, step: Step, link: str) -> None:
-        network, (source, target) = self.cluster.network, LINKS[link]
+        network, ways = self.cluster.network, self._ways(link)
         self._came(step.kind)
-        ways = ((source, target), (target, source))
         for each in ways:
             network.lose(*each, step.number)
         self._lasts(step, lambda: [network.join(*each) for each in ways])
@@ -388,16 +406,20 @@ class ScheduleRun:
             LOAD_LEAST, f"after {[step.kind for step in self.schedule.steps]}"
         )
         time.sleep(seconds)
-        self._came(f"{final_fault} both at the end")
-        for host in BROKERS:
+        self._came(f"{final_fault} brokers at the end")
+        for host in cluster.BROKERS:
             cluster.signal(host, signal.SIGSTOP)  # at one moment
-        for host in BROKERS:
+        for host in cluster.BROKERS:
             if final_fault == "kill":
                 cluster.kill(host)
             else:
                 self.figures.power_lost_bytes += cluster.lose_power(
                     host, f"{self.schedule.seed}/end/{host}"
                 ).bytes
+
+    def check_dead(self) -> list[str]:
+        """Return what is wrong on the disks of the brokers that the final fault has ended."""
+        return check_logs(self.cluster)
 
     def promote(self) -> list[str]:
         """The slave loses the stream of the log, and goes on to copy the tables; then the master's
@@ -435,19 +457,18 @@ class ScheduleRun:
         cluster.tell_clients(("slave",), consume=True)
         return self.finish(("slave",))
 
-    def finish(self, brokers: tuple[str, ...] = BROKERS) -> list[str]:
+    def finish(self, brokers: tuple[str, ...] = ()) -> list[str]:
         """After everything was started again: work, stop in order, compare."""
-        cluster, promoted = self.cluster, brokers != BROKERS
+        cluster, promoted = self.cluster, bool(brokers)
+        brokers = brokers or cluster.BROKERS
         cluster.wait_acknowledged(LOAD_LEAST, "after the brokers came back")
         events = cluster.finish_clients()
         if not promoted:
             cluster.wait(
-                "the slave has all of the log",
-                lambda: (
-                    log_part(cluster.store("master")).data == log_part(cluster.store("slave")).data
-                ),
+                "all have all of the log",
+                lambda: len({log_part(cluster.store(broker)).data for broker in brokers}) == 1,
             )
-        for host in (*reversed(brokers), "names"):
+        for host in (*reversed(brokers), *cluster.NAMES):
             cluster.stop_in_order(host)
         for broker in brokers:
             self.complaints += violations(
@@ -467,7 +488,7 @@ class ScheduleRun:
         self.complaints += [] if promoted else compare_stores(cluster)
         self.complaints += [
             f"{host} has logged: {line}"
-            for host in SERVERS
+            for host in cluster.servers
             for line in cluster.log_lines(host)
             if any(words in line for words in NEVER_LOGGED)
         ]
@@ -488,7 +509,8 @@ class ScheduleRun:
             outcomes["doubtful"],
             outcomes["refused"] + outcomes["unsent"],
         )  # type: ignore[index]
-        on_brokers = events.on_brokers.get("slave" if self.promoted_at else "master", [])
+        last = "slave" if self.promoted_at else self.cluster.BROKERS[0]
+        on_brokers = events.on_brokers.get(last, [])
         figures.copies = sum(
             count > 1 for count in Counter(one.name for one in on_brokers).values()
         )
@@ -568,4 +590,4 @@ def compare_stores(cluster: FaultCluster, *, whole: bool = True) -> list[str]:
             if master[: len(slave)] == slave[: len(master)]
             else ["the logs of the dead brokers have different records at the same places"]
         )
-    return log_differences(log_part(cluster.store(broker)) for broker in BROKERS)
+    return log_differences(log_part(cluster.store(broker)) for broker in cluster.BROKERS)

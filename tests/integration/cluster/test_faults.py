@@ -25,6 +25,7 @@ from fault_cluster import (
     Mode,
     log_part,
 )
+from fault_controllers import in_a_row, run_controlled
 from fault_matrix import measure_one
 from fault_network import PREFIX, Network, command, why_not
 from fault_process import RULES, start
@@ -175,6 +176,19 @@ def test_ten_schedules_of_faults_lose_nothing_that_was_acknowledged(tmp_path: Pa
     assert figures.promotions > 0
     assert figures.delayed > 0
     assert figures.given_back > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("_network")
+def test_ten_schedules_of_faults_lose_nothing_under_controllers(tmp_path: Path) -> None:
+    run = run_controlled(tmp_path, in_a_row(3, SCHEDULES))
+    assert run.complaints == []
+    figures = run.figures
+    assert figures.lost == 0
+    assert figures.acknowledged > LOAD_LEAST * 3
+    assert sum(figures.faults.values()) > SCHEDULES
+    assert run.masters > 3
 
 
 @pytest.mark.slow

@@ -185,6 +185,7 @@ async def test_what_no_slave_has_is_neither_acknowledged_nor_shown_and_then_cut(
         assert b"lost" not in b"".join(await group.bodies(2, "T", 3))
 
 
+@pytest.mark.nightly  # the schedules of test_faults.py stop masters in CI
 async def test_a_master_that_hung_follows_the_next_one(tmp_path: Path) -> None:
     async with controlled_group(tmp_path, minInSyncReplicas=1) as group:
         await group.send_until_ok(1, "T", b"first")

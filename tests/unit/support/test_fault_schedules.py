@@ -8,12 +8,14 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import fault_controllers
 import pytest
 from crash_loop import body_of
 from fault_campaign import ATTEMPTS_MAX, Campaign, PromiseBroken, report
 from fault_cluster import FaultCluster
 from fault_delays import name_of
-from fault_history import Attempt, Events, FoundMessage, Outcome, missing, read_events
+from fault_failovers import Failovers
+from fault_history import Attempt, Events, FoundMessage, Group, Outcome, missing, read_events
 from fault_schedules import KINDS, STEPS, WINDOW_SECONDS, Came, Schedule, ScheduleRun, draw
 from history import violations
 
@@ -132,6 +134,27 @@ def test_every_kind_comes_before_any_comes_again() -> None:
     assert all(hasattr(ScheduleRun, f"_{kind.split()[0]}") for kind in KINDS)
 
 
+def test_schedules_in_a_row_have_every_kind_of_fault_of_controllers() -> None:
+    schedule = fault_controllers.in_a_row(5, 10)
+    assert {step.kind for step in schedule.steps} == set(fault_controllers.KINDS)
+    assert [step.at for step in schedule.steps] == sorted(step.at for step in schedule.steps)
+    assert all(
+        hasattr(fault_controllers.ControlledRun, f"_{step.kind.split()[0]}")
+        for step in schedule.steps
+    )
+
+
+def test_the_time_without_a_master_ends_with_a_send_that_began_after_the_fault() -> None:
+    events = events_of(LINES)  # an answer at 2.0 was on its way when the fault came at 1.6
+    groups = [Group(1.0, "n0", "b1", 1), Group(1.8, "n0", "", 2), Group(1.9, "n0", "b2", 2)]
+    events.attempts["2.0"] = [Attempt(2.1, 2.6, Outcome.ACKNOWLEDGED)]
+    found = Failovers("ours", "kill")
+    found.count([(1.6, 1)], groups, events)
+    assert (found.rounds, found.acknowledged) == (1, 2)
+    assert [*found.elected, *found.taken] == pytest.approx([0.3, 1.0])
+    assert found.row() == "| ours | kill | 1 | 2 | 0 | 0.30 s | 0.30 s | 1.00 s | 1.00 s |"
+
+
 def played(folder: Path, schedule: Schedule, *, hits: bool, complaint: str = "") -> ScheduleRun:
     """A run in which nothing happened but what is asked for."""
     folder.mkdir(parents=True)
@@ -139,7 +162,7 @@ def played(folder: Path, schedule: Schedule, *, hits: bool, complaint: str = "")
     events = events_of(LINES)
     run.applied = [
         Came("kill master", 1.2) if hits else Came("kill master", 0.2),
-        Came("kill both at the end", 1.7),
+        Came("kill brokers at the end", 1.7),
     ]
     run.count(events)
     run.complaints = [complaint] if complaint else []
@@ -159,8 +182,8 @@ def test_a_schedule_that_hit_nothing_is_repeated(tmp_path: Path) -> None:
     figures = campaign.figures
     assert (attempts, figures.schedules, figures.repeated, len(lines)) == ([0, 1, 2], 1, 2, 2)
     assert (figures.faults, figures.hits) == (
-        {"kill master": 1, "kill both at the end": 1},
-        {"kill master": 1, "kill both at the end": 2},
+        {"kill master": 1, "kill brokers at the end": 1},
+        {"kill master": 1, "kill brokers at the end": 2},
     )
     assert (
         figures.sent,
