@@ -45,7 +45,7 @@ from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.timers.opening import opened_timers
 from triomq.broker.services.timers.timer_delivery import LocalTimerDelivery
 from triomq.broker.services.topics import batch_topics, compaction_topics, saved_topics
-from triomq.broker.store.core.errors import FlushFailed
+from triomq.broker.store.core.errors import FlushFailed, start_error
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store, wall_clock_ms
 from triomq.broker.store.store import MessageStore
@@ -123,11 +123,17 @@ async def run_broker(
 async def begun(
     tenure: Tenure | None, store: MessageStore, root: Path, disk: Disk
 ) -> AsyncIterator[None]:
-    """Take the role of a tenure as soon as the store is open, before anything reads it."""
-    if tenure is None:
-        forget_epochs(root, disk)
-    else:
-        await tenure.begin(store)
+    """Take the role of a tenure as soon as the store is open, before anything reads it.
+
+    Raises: FullAtStart and other errors of a start; FlushFailed.
+    """
+    try:
+        if tenure is None:
+            forget_epochs(root, disk)
+        else:
+            await tenure.begin(store)
+    except OSError as error:
+        raise start_error(root, error) from error
     yield
 
 

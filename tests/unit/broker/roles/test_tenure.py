@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +11,15 @@ import pytest
 from brokers import broker_config
 from stores import tiny_config
 
+from triomq.broker.app import begun
 from triomq.broker.replication.confirmed_durability import ConfirmedDurability
 from triomq.broker.replication.epoch_file import EpochFile
 from triomq.broker.replication.epochs import EpochHistory
 from triomq.broker.roles.role import open_role
 from triomq.broker.roles.tenure import Tenure
+from triomq.broker.store.core.errors import FullAtStart
 from triomq.broker.store.core.watermark import Watermark
+from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store
 from triomq.remoting.core.atomic_file import SystemFiles
 from triomq.remoting.core.open_files import ConnectionBudget
@@ -58,3 +62,24 @@ async def test_an_epoch_without_bytes_ends_with_a_cut(
     assert EpochFile(epochs.path, SystemFiles()).history == epochs.history
     progress = membership.progress()
     assert (progress.epoch, progress.log_end, progress.confirmed) == (left[-1][0], 100, 40)
+
+
+async def test_a_role_that_begins_on_a_full_disk_ends_the_broker_in_words(tmp_path: Path) -> None:
+    """Its controllers then elect another, and a service manager starts it again."""
+
+    class FullDisk(SystemFiles):
+        def write_file(self, path: Path, data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    epochs = EpochFile(tmp_path / "epochs", SystemFiles())
+    epochs.save(EpochHistory.of([(1, 0), (2, 100), (3, 170)]))
+    store: Any = SimpleNamespace(appended=Watermark(100))
+    tenure = Tenure(
+        membership=SimpleNamespace(broker_id=2),  # type: ignore[arg-type]
+        mastership=SimpleNamespace(master_id=1),  # type: ignore[arg-type]
+        epochs=EpochFile(epochs.path, FullDisk()),
+        cut_at=None,
+    )
+    with pytest.raises(FullAtStart, match="then start the broker again"):
+        async with begun(tenure, store, tmp_path, Disk()):
+            pass
