@@ -11,7 +11,7 @@ import attrs
 
 from triomq.remoting.access.administration import CHANGES
 from triomq.remoting.access.resources import Need
-from triomq.remoting.access.rules import AccessRule
+from triomq.remoting.access.rules import AccessDecision
 from triomq.remoting.access.users import AccessUser, UserTable, refused
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.core.networks import AddressRange, is_listed
@@ -26,14 +26,6 @@ class Check(enum.Enum):
     RIGHTS = "authorization"
     PLACE = "address"
     DATE = "date"
-
-
-@attrs.frozen
-class AccessDecision:
-    """Whether a need is met, and the rule that decides; None without one, and for super users."""
-
-    allowed: bool
-    rule: AccessRule | None = None
 
 
 @attrs.define(eq=False)
@@ -160,8 +152,7 @@ class AccessControl:
         """Return whether *user* may do what *need* says from *address*, and why."""
         if user.is_super:
             return AccessDecision(allowed=True)
-        rule = self.table.rules_of(user.name).deciding(need, address)
-        return AccessDecision(allowed=rule is not None and rule.allow, rule=rule)
+        return self.table.rules_of(user.name).decide(need, address)
 
     def reason(
         self, user: AccessUser | None, needs: Iterable[Need], address: str, code: int = 0

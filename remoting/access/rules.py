@@ -87,28 +87,38 @@ class AccessRule:
 
 
 @attrs.frozen
+class AccessDecision:
+    """Whether a need is met, and the rule that decides; None without one, and for super users."""
+
+    allowed: bool
+    rule: AccessRule | None = None
+
+
+@attrs.frozen
 class AccessRules:
     """All rules of one user."""
 
     custom: tuple[AccessRule, ...] = ()
     default: tuple[AccessRule, ...] = ()
-    _decided: dict[tuple[Need, str], AccessRule | None] = attrs.field(
+    _decided: dict[tuple[Need, str], AccessDecision] = attrs.field(
         factory=dict, init=False, eq=False, repr=False
     )
     """What was asked last: a user does the same again and again."""
 
-    def deciding(self, need: Need, address: str) -> AccessRule | None:
-        """Return the rule that decides about *need*; None if no rule applies.
+    def decide(self, need: Need, address: str) -> AccessDecision:
+        """Return whether the rules allow *need*: without a rule that applies they do not.
 
         Of the rules that apply the most exact one decides; Deny does among equally exact ones.
         """
         key = need, address
-        if key not in self._decided:
+        decision = self._decided.get(key)
+        if decision is None:
             if len(self._decided) >= DECIDED_MAX:
                 self._decided.clear()  # names of topics are the clients' to choose
-            found = _first(self.custom, need, address) or _first(self.default, need, address)
-            self._decided[key] = found
-        return self._decided[key]
+            rule = _first(self.custom, need, address) or _first(self.default, need, address)
+            decision = AccessDecision(rule is not None and rule.allow, rule)
+            self._decided[key] = decision
+        return decision
 
     def of(self, kind: PolicyType) -> tuple[AccessRule, ...]:
         """Return the rules of one type."""

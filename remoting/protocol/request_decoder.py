@@ -11,12 +11,14 @@ from typing import Any, TypeAlias
 
 from triomq.remoting.core.errors import HeaderFieldError
 from triomq.remoting.protocol import header_binary, header_json
+from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import RESPONSE_FLAG, serialize_type
 from triomq.remoting.protocol.fields import codec_of
 from triomq.remoting.protocol.framing import HEADER_LENGTH, HEADER_WORD
 from triomq.remoting.protocol.header_binary_fast import RepeatedHeaders
 from triomq.remoting.protocol.header_json import LANGUAGE_NUMBERS, language_number
 from triomq.remoting.protocol.header_json_fast import frame_reader
+from triomq.remoting.protocol.structs import msgspec
 
 DecodedRequest: TypeAlias = tuple[int, int, int, int, int, str | None, object, int, bytes, bytes]
 """code, opaque, flag, version, language, remark, header object, serialize type, header bytes, body.
@@ -27,6 +29,14 @@ The header object is of the header class's msgspec twin: same attributes, equal 
 # Headers of Java and Go begin with b'{"code":200050,'; a dict lookup is cheaper than a search.
 _PREFIX = 15
 _PREFIXES_MAX = 1024
+
+
+class _Texts(msgspec.Struct, gc=False):
+    texts: dict[str, str] | None = msgspec.field(name="extFields", default=None)
+
+
+_read_texts = msgspec.json.Decoder(_Texts).decode
+"""Read the ext fields and skip the rest: a third faster than all of a header."""
 
 
 class RequestDecoder:
@@ -131,5 +141,10 @@ def decode_ext(serialize: int, header: bytes) -> dict[str, str]:
 
     Raises: RemoteProtocolError if the header is damaged.
     """
+    if serialize == SerializeType.JSON:
+        try:
+            return _read_texts(header).texts or {}
+        except (ValueError, RecursionError):
+            pass  # unusual or damaged: the slow path tells
     decode = header_binary.decode_header if serialize_type(serialize) else header_json.decode_header
     return decode(header)[6] or {}

@@ -64,7 +64,8 @@ def content_to_sign(
         and _UNIQUE_KEY_QUERY in ext
     ):
         names.remove(_UNIQUE_KEY_QUERY)
-    return "".join([ext[name] for name in names]).encode("utf-8", "surrogatepass") + bytes(body)
+    text = "".join(map(ext.__getitem__, names))
+    return text.encode("utf-8", "surrogatepass") + bytes(body)
 
 
 def _java_order(name: str) -> bytes:
@@ -73,7 +74,8 @@ def _java_order(name: str) -> bytes:
 
 def signature_of(content: bytes, secret_key: str) -> str:
     """Return the value of the field ``Signature``."""
-    inner, outer = (state.copy() for state in _keyed(secret_key))
+    keyed_inner, keyed_outer = _keyed(secret_key)
+    inner, outer = keyed_inner.copy(), keyed_outer.copy()
     inner.update(content)
     outer.update(inner.digest())
     return binascii.b2a_base64(outer.digest(), newline=False).decode("ascii")

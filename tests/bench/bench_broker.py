@@ -17,6 +17,7 @@ same load can be put on the Java broker.
 from __future__ import annotations
 
 import argparse
+import hmac
 import json
 import os
 import selectors
@@ -25,6 +26,7 @@ import ssl
 import struct
 import sys
 import time
+from base64 import b64encode
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -169,6 +171,38 @@ class Templates:
                 buffer[topic_at : topic_at + length] = topics[number // per_topic % len(topics)]
                 topic_at += size
         return self.view[: count * size]
+
+
+class SignedTemplates:
+    """The same, signed by a user: a signature covers queue and key, so only the opaque number is
+    patched, and each connection sends the same messages again and again.
+    """
+
+    messages_each = 1
+
+    def __init__(self, topic: str, body: bytes, count: int, sign: str) -> None:
+        user, _, secret = sign.partition(":")
+        plain = Templates(topic, body, count, "S" * 16)
+        frames = bytes(plain.take(0, count))
+        made = []
+        for start in range(0, len(frames), plain.size):
+            length = struct.unpack_from(">I", frames, start + 4)[0]
+            fields = json.loads(frames[start + 8 : start + 8 + length])["extFields"]
+            fields["AccessKey"] = user
+            content = "".join(fields[name] for name in sorted(fields)).encode() + body
+            digest = hmac.digest(secret.encode(), content, "sha1")
+            made.append(frame(310, {**fields, "Signature": b64encode(digest).decode()}, body))
+        self.size = len(made[0])
+        self.opaque_at = made[0].index(b'"opaque":') + 9
+        self.buffer = bytearray(b"".join(made))
+        self.view = memoryview(self.buffer)
+
+    def take(self, first: int, count: int) -> memoryview:
+        position = self.opaque_at
+        for number in range(first, first + count):
+            self.buffer[position : position + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
+            position += self.size
+        return self.view[: count * self.size]
 
 
 class EchoTemplates:
@@ -446,9 +480,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--body", type=int, default=1024, help="bytes")
     parser.add_argument("--request", choices=("send", "echo", "pull"), default="send")
     parser.add_argument("--tls", action="store_true")
+    parser.add_argument(
+        "--sign", help="USER:SECRET of a user with Pub on --topic, which exists: signed sends"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    create_topic(options.address, options.topic)
+    if not options.sign:
+        create_topic(options.address, options.topic)
     if options.warm_up > 0:
         run_shape(options.address, options.topic, 1, 64, options.warm_up, options.body)
     rows = []
@@ -462,6 +500,14 @@ def main(argv: list[str] | None = None) -> int:
             options.body,
             request=options.request,
             tls=options.tls,
+            templates=SignedTemplates(
+                options.topic,
+                os.urandom(options.body // 2).hex().encode(),
+                in_flight,
+                options.sign,
+            )
+            if options.sign
+            else None,
         )
         rows.append(result)
         if not options.json:

@@ -99,10 +99,9 @@ def test_any_rules_decide_as_a_model_that_sorts_them(
         ]
 
     expected = sorted(applying(custom), key=order) or sorted(applying(default), key=order)
-    decided = AccessRules(custom, default).deciding(need, address)
-    assert (decided is None) == (not expected)
-    if decided is not None:
-        assert decided.allow == expected[0].allow
+    decided = AccessRules(custom, default).decide(need, address)
+    assert (decided.rule is None) == (not expected)
+    assert decided.allowed == (bool(expected) and expected[0].allow)
 
 
 def test_a_super_user_may_do_what_a_rule_denies_and_nobody_else_what_no_rule_allows() -> None:
@@ -153,5 +152,5 @@ def test_what_a_user_asked_for_takes_bounded_room(monkeypatch: pytest.MonkeyPatc
     rules = AccessRules((rule,))
     for number in range(100):
         for name, found in ((f"a{number}", rule), (f"b{number}", None)):
-            assert rules.deciding(topic_need(name, Action.PUB), "127.0.0.1") == found
+            assert rules.decide(topic_need(name, Action.PUB), "127.0.0.1").rule == found
     assert len(rules._decided) <= 10
