@@ -21,6 +21,7 @@ from triomq.broker.services.quotas import Quotas, Use
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
+from triomq.remoting.protocol.signing import PROXIED_USER
 from triomq.remoting.server.requests import Request
 
 SENDS = frozenset(
@@ -52,14 +53,16 @@ class QuotaCheck:
         if user is None and not (sends or reads):
             return
         header, counts = request.header, sends or reads
+        # Others could make their requests count for somebody else.
+        proxied = request.ext().get(PROXIED_USER) if user is not None and user.is_super else None
         use = Use(
-            user=None if user is None else user.name,
+            user=proxied or (None if user is None else user.name),
             topic=getattr(header, "topic", None) if counts else None,
             group=getattr(header, "consumer_group", None) if counts else None,
             messages=_count(request) if sends else 0,
             size=len(request.body) if sends else 0,
             requests=int(counts),
-            connection=request.connection,
+            connection=None if proxied else request.connection,
         )
         self.require(use, reads=reads)
 

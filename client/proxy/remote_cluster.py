@@ -33,6 +33,7 @@ from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging.cluster import Spawn, TakeRequest, refused_by_network
+from triomq.remoting.messaging.known_clients import CALL_CREDENTIALS
 from triomq.remoting.messaging.route_answers import endpoints
 from triomq.remoting.messaging.status_codes import Refused, refused_by_broker
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
@@ -43,6 +44,7 @@ from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.command import request as new_request
 from triomq.remoting.protocol.headers.topic import GroupHeader, TopicHeader
+from triomq.remoting.protocol.signing import ACCESS_KEY, PROXIED_USER
 
 ROUTE_ABSENCE_SECONDS = 30.0
 """For how long a known route is used although no name server has it: brokers register with a name
@@ -77,12 +79,17 @@ class RemoteLink:
     registrations: Registrations
     peer: tuple[str, int]
     """Not used: brokers see the proxy's address."""
+    verified: bool = False
+    """Whether credentials of calls are verified here; brokers then count quotas of their users."""
     credentials: Mapping[str, str] = attrs.field(factory=dict, init=False)
-    """Not used: the proxy signs with its own."""
+    """Those of the last call; the proxy signs with its own."""
     _client_id: str | None = attrs.field(default=None, init=False)
 
     async def invoke(self, broker_name: str, command: Command, timeout: float) -> Command:
         """Send a request to a broker's master. Raises: Refused, RemotingError."""
+        user = CALL_CREDENTIALS.get(self.credentials).get(ACCESS_KEY)
+        if self.verified and user:
+            command.ext = {**(command.ext or {}), PROXIED_USER: user}
         return await self.calls.invoke(broker_name, command, timeout)
 
     async def register(self, data: HeartbeatData, language: int) -> None:
@@ -195,7 +202,7 @@ class RemoteCluster:
 
     def link(self, peer: tuple[str, int], take_request: TakeRequest, spawn: Spawn) -> RemoteLink:
         """Return the way of a client; requests of brokers come to all clients of a group."""
-        return RemoteLink(self.calls, self.registrations, peer)
+        return RemoteLink(self.calls, self.registrations, peer, self.verifies_signatures)
 
     async def route(self, topic: str) -> TopicRoute | None:
         """Return where a topic's queues are. Raises: Refused if no name server answers."""

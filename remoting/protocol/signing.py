@@ -24,6 +24,9 @@ SECURITY_TOKEN = "SecurityToken"
 DATE_TIME = "x-mq-date-time"
 """In the fields of a gRPC client's request: the only value that it has signed."""
 
+PROXIED_USER = "triomqProxiedUser"
+"""In the fields of a proxy's request: the user whose call it is, as the proxy has verified."""
+
 _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 # Clients up to V4_9_3 add that field after signing.
 _UNIQUE_KEY_QUERY_UNSIGNED_VERSION_MAX = 399

@@ -43,6 +43,29 @@ def prepare(namesrv: str) -> None:
         caller.create_user("other")
 
 
+async def test_quotas_count_for_the_user_behind_a_proxy(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "quotas": "User:sender bytes=1 connections=1"}
+    async with hooked_cluster(tmp_path, (), **settings) as namesrv, trio.open_nursery() as nursery:
+        await trio.to_thread.run_sync(prepare, namesrv)
+        ready: ProxyReady = await nursery.start(
+            partial(run_proxy, proxy_config(namesrvAddr=namesrv, **ACCESS))
+        )
+        with contextlib.ExitStack() as channels:
+            proxy = RunningProxy(ready, channels)
+
+            async def code(user: str, password: str, size: int) -> int:
+                client = proxy.client(credentials=(user, password), topic="TA", group="GA")
+                return (await client.send(client.message(bytes(size)))).status.code
+
+            async def known() -> bool:
+                return await code("sender", PASSWORD, 10_000) == pb.Code.OK
+
+            await eventually(known)  # the debt lasts for hours
+            assert await code("sender", PASSWORD, 1) == pb.Code.TOO_MANY_REQUESTS
+            assert await code(*ROOT, 1) == pb.Code.OK
+        ready.stop()
+
+
 async def test_a_proxy_refuses_calls_as_its_brokers_would(tmp_path: Path) -> None:
     async with hooked_cluster(tmp_path, (), **SETTINGS) as namesrv, trio.open_nursery() as nursery:
         await trio.to_thread.run_sync(prepare, namesrv)

@@ -25,7 +25,7 @@ from triomq.remoting.protocol.headers.offset import GetMinOffsetHeader
 from triomq.remoting.protocol.headers.pull import PullMessageHeader
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader
-from triomq.remoting.protocol.signing import Credentials
+from triomq.remoting.protocol.signing import PROXIED_USER, Credentials
 
 
 def send(topic: str, *, batch: int = 0) -> Command:
@@ -103,6 +103,30 @@ async def test_a_user_beyond_its_quota_is_refused(tmp_path: Path) -> None:
         commands = [send("TA", batch=50), send("TA")]
         found = await trio.to_thread.run_sync(codes, broker.address, commands, "root")
         assert found == [0, int(ResponseCode.SYSTEM_BUSY)]
+
+
+async def test_a_super_user_alone_lets_requests_count_for_another_user(tmp_path: Path) -> None:
+    """As mqproxy does, whose clients share its connection."""
+    settings = {**SETTINGS, "quotas": "User:victim messages=1 connections=1"}
+    async with running_broker(tmp_path, **settings) as broker:
+        create = request(Code.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("TA", "TBW102", 1, 1, 6))
+        claiming = send("TA", batch=50)  # leaves a debt of 49 s
+        claiming.ext = {**(claiming.ext or {}), PROXIED_USER: "victim"}
+
+        def ask() -> list[int]:
+            with ExitStack() as stack:
+                first, second = (
+                    Caller(stack.enter_context(BlockingConnection(broker.address)))
+                    for _ in range(2)
+                )
+                first.ask(create, *ROOT)
+                first.create_user("shop")
+                first.grant("shop", [["Topic:TA", ["Pub"]]], None)
+                found = [first.ask(claiming, "shop").code for _ in range(2)]
+                return found + [caller.ask(claiming, *ROOT).code for caller in (first, second)]
+
+        busy = int(ResponseCode.SYSTEM_BUSY)
+        assert await trio.to_thread.run_sync(ask) == [0, 0, 0, busy]
 
 
 async def test_a_user_s_connections_at_both_ports_count_together(tmp_path: Path) -> None:
