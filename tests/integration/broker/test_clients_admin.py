@@ -128,8 +128,7 @@ async def test_a_silent_client_is_gone(tmp_path: Path) -> None:
         peer_of(ready) as silent,
     ):
         await silent.heartbeat("one", group="G")
-        await trio.sleep(1.1)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while True:
                 async with peer_of(ready) as admin:
                     if await member_ids(admin, "G") is None:

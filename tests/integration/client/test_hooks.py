@@ -251,7 +251,7 @@ async def test_consume_hooks_of_consumers_without_a_handler(
             with trio.CancelScope() as scope:
                 async with await anext(consumer):
                     scope.cancel()
-                    await trio.sleep(1)
+                    await trio.sleep_forever()
         assert hook.calls == [
             *("block 0.0", "inside", "ended"),
             *("error 0.0", "ValueError"),

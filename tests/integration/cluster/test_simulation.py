@@ -59,7 +59,7 @@ def popped(plan: Plan) -> bool:
 
 FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "acknowledges_before_its_slave": (4, promoted),
-    "acknowledges_before_fsync": (0, alone),
+    "acknowledges_before_fsync": (9, alone),
     "slave_acknowledges_before_fsync": (47, lambda plan: promoted(plan) and plan.power),
     "readers_see_what_the_disk_lacks": (11, alone),
     "goes_on_after_a_failed_fsync": (11, lambda plan: plan.power),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 from brokers import peer_of, running_broker
+from ipv6_cluster import has_ipv6
 from serving import ECHO, ECHO_LATER, STAGES, RawPeer, hold, make_server, serving, until
 
 from triomq.remoting.protocol.command import ONEWAY_FLAG, Command
@@ -69,14 +70,6 @@ async def test_an_address_of_another_machine(host: str, number: int, cause: str)
     with pytest.raises(ListenFailed, match=cause) as caught:
         await make_server(host=host).run()
     assert caught.value.errno == number
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.create_server(("::1", 0), family=socket.AF_INET6):
-            return True
-    except OSError:
-        return False
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
