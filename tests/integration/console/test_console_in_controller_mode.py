@@ -37,7 +37,7 @@ async def test_the_master_is_moved_and_sets_epochs_and_lag_are_shown(tmp_path: P
         await page_with(group, client, pages[1], "2 in the sync state set, master epoch 1.")
         assert "/broker/drain" in client.text
         assert "no confirmed message is lost" in client.text, "what it costs"
-        assert ">0 B</td>" in await page_with(group, client, "/brokers", ">0 B</td>"), "the lag"
+        await page_with(group, client, "/brokers", "Behind its master 0 B")
         assert "Slaves behind, at most" in await client.get("/")
         await client.get("/brokers")
         assert client.text.count(">in the set</span>") == 2
