@@ -63,19 +63,37 @@ class Heartbeats:
     """address -> trio time of the last heartbeat that was answered"""
     _locks: dict[str, trio.Lock] = attrs.field(factory=dict, init=False)
     """one heartbeat at a time for each address; a task that waited finds the broker registered"""
+    _failed: dict[str, TrioMQError] = attrs.field(factory=dict, init=False)
+    """why the last ``ensure`` for an address failed"""
     _new_brokers: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def ensure(self, address: str) -> None:
         """Send a broker a heartbeat, unless its current connection has seen one.
+
+        Tasks that wait for the same heartbeat share its failure: beside a broker that hangs they
+        would otherwise wait for each other.
 
         Raises: ``TrioMQError``.
         Checkpoint: maybe, only when it sends.
         """
         if address in self.registered:
             return
+        before = self._failed.get(address)
         async with self._locks.setdefault(address, trio.Lock()):
-            if address not in self.registered:
+            if address in self.registered:
+                return
+            failed = self._failed.get(address)
+            if failed is not None and failed is not before:
+                raise failed
+            try:
                 await self._send(address)
+            except TrioMQError as error:
+                self._failed[address] = error
+                raise
+
+    def ensure_soon(self) -> None:
+        """Have every broker that is not registered sent a heartbeat by the background task."""
+        self._new_brokers.set()
 
     def unregistered(self, address: str) -> None:
         """Note that a broker lacks this client's heartbeat: it refused, or was disconnected."""
@@ -95,10 +113,11 @@ class Heartbeats:
         self.forgotten -= gone
         for address in gone:
             self._heard.pop(address, None)
+            self._failed.pop(address, None)
             self._locks.pop(address, None)  # tasks that wait for the lock still hold a reference
             self._failures.forget(f"broker {address}")
         if added:
-            self._new_brokers.set()
+            self.ensure_soon()
 
     async def _send(self, address: str) -> None:
         command = request(RequestCode.HEART_BEAT, None, self._heartbeat().encode())

@@ -111,6 +111,10 @@ class Session(Calls):
             )
         return address
 
+    def hears(self, broker_name: str) -> bool:
+        """Return whether a broker has answered a heartbeat; one that hangs has not."""
+        return self.routes.any_address(broker_name) in self.heartbeats.registered
+
     @property
     def name_servers(self) -> str:
         """The configured name servers, as ``"a:9876;b:9876"``."""

@@ -13,6 +13,7 @@ from triomq.client.core.background import open_background
 from triomq.client.core.config import ConsumerSettings
 from triomq.client.core.errors import TrioMQError
 from triomq.client.core.session import Session
+from triomq.client.receiving.assignment import Assignment
 from triomq.client.receiving.fetcher import Fetcher
 from triomq.client.receiving.local_offsets import open_local_offsets
 from triomq.client.receiving.member_spec import GroupMember, MemberSpec
@@ -32,6 +33,8 @@ class Membership(GroupMember):
     rebalancer: Rebalancer
     nursery: trio.Nursery
     _rebalancing: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _storing: set[str] = attrs.field(factory=set, init=False)
+    """brokers that have not answered yet how far the group has come"""
 
     pops = False
 
@@ -67,7 +70,7 @@ class Membership(GroupMember):
         """
         for assignment in self.fetcher.assignments.values():
             assignment.stored = -1
-        self.nursery.start_soon(self.store_offsets, name="store offsets again")
+        self.store_offsets()
         if self.rebalancer.locks is not None:
             self.rebalancer.locks.renew_soon()
         self.rebalancer.wake()
@@ -82,11 +85,27 @@ class Membership(GroupMember):
         with self._rebalancing:
             await self.rebalancer.run()
 
-    async def store_offsets(self) -> None:
-        """Store offsets, but first read those of brokers that may have forgotten this member."""
-        for address in list(self.session.heartbeats.forgotten):
-            await self._catch_up(address)
-        await self.offsets.store(self.fetcher.owned())
+    def store_offsets(self) -> None:
+        """Start to store offsets, at each broker apart: one that hangs holds up its own only."""
+        for name in dict.fromkeys(self._place(each) for each in self.fetcher.owned()):
+            if name not in self._storing:
+                self._storing.add(name)
+                self.nursery.start_soon(self._store_at, name, name=f"store offsets {name}")
+
+    def _place(self, assignment: Assignment) -> str:
+        return "" if self.spec.broadcast else assignment.queue.broker_name  # "": the one file
+
+    async def _store_at(self, name: str) -> None:
+        """Store a broker's offsets, but read them first if it may have forgotten this member."""
+        try:
+            address = self.session.routes.master(name)
+            if address in self.session.heartbeats.forgotten:
+                await self._catch_up(address)
+            await self.offsets.store(
+                each for each in self.fetcher.owned() if self._place(each) == name
+            )
+        finally:
+            self._storing.discard(name)
 
     async def _catch_up(self, address: str) -> None:
         """Go on where the group is by now: others may have had the queues of a broker.

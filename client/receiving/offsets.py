@@ -158,7 +158,8 @@ class OffsetStore:
         """
         try:
             # The usual case: the group is known, and no other question is needed.
-            if not queues or await self.stored(queues[0], exactly=True) >= 0:
+            heard = (queue for queue in queues if self.session.hears(queue.broker_name))
+            if not queues or await self.stored(next(heard, queues[0]), exactly=True) >= 0:
                 return
             # The ends first: if another member begins now, its ends are not before these.
             ends = await ask_all(self.max_offset, queues)

@@ -44,6 +44,12 @@ class NotYetMember(TrioMQError):
     retriable = True
 
 
+class NotHeard(TrioMQError):
+    """A broker has not answered a heartbeat yet: its first answer wakes the rebalance."""
+
+    retriable = True
+
+
 class LockedElsewhere(TrioMQError):
     """Queues are still locked for their former owner: normal for a moment after a change."""
 
@@ -199,8 +205,8 @@ class Rebalancer:
         return tuple(sorted(wanted - owned.keys())), tuple(sorted(lost))
 
     async def _members(self, topic: str, brokers: tuple[str, ...]) -> list[str]:
-        """Return the group's members, from a random broker of the topic."""
-        name = random.choice(brokers)
+        """Return the group's members, from a random broker of the topic that was heard."""
+        name = random.choice([name for name in brokers if self.session.hears(name)] or brokers)
         address = self.session.routes.any_address(name)
         if address is None:
             raise RouteNotFound(topic, f"broker {name} is in no route", offered=True)
@@ -236,12 +242,18 @@ class Rebalancer:
         self,
         topic: str,
         lost: Iterable[Assignment],
-        wanted: Iterable[MessageQueue],
+        wanted: Queues,
         locked: Mapping[MessageQueue, float],
     ) -> None:
+        # A broker that hangs must not hold up the queues of the others.
+        silent = {name for queue in wanted if not self.session.hears(name := queue.broker_name)}
         starts, errors = await ask_each(
-            lambda queue: self.offsets.start_position(queue, self.spec.start), wanted
+            lambda queue: self.offsets.start_position(queue, self.spec.start),
+            (queue for queue in wanted if queue.broker_name not in silent),
         )
+        if silent:
+            self.session.heartbeats.ensure_soon()
+            errors.append(NotHeard(f"no heartbeat is answered yet by {', '.join(sorted(silent))}"))
         gained = [self.fetcher.take(queue, *starts[queue]) for queue in sorted(starts)]
         for assignment in gained:
             assignment.locked_until = locked.get(assignment.queue, inf)
