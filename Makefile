@@ -15,7 +15,7 @@ PART ?= all
 
 comma := ,
 
-.PHONY: help demo test test-all ci nightly test-pythons compose-test wheelhouse spark-zip console-pictures check fuzz hostile crash-test simulate fault-test fault-matrix fault-failovers spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
+.PHONY: help demo test test-all ci nightly test-pythons compose-test kubernetes-test wheelhouse spark-zip console-pictures check fuzz hostile crash-test simulate fault-test fault-matrix fault-failovers spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -52,7 +52,11 @@ nightly: $(VENV)/.dev $(VENV)/.fuzz peers ## what is too long for CI, or measure
 
 compose-test: $(VENV)/.dev ## build the image and run the compose file (root; apt-get install docker.io docker-compose iptables debootstrap)
 	@mkdir -p .lanes
-	$(PYTEST) -m compose -s -rs --features=.lanes/containers.features.json $(ARGS) tests/compose
+	$(PYTEST) -m compose -s -rs --features=.lanes/containers.features.json $(ARGS) tests/compose/test_compose.py
+
+kubernetes-test: $(VENV)/.dev ## build an API server of Kubernetes and apply the manifests (Go; apt-get install etcd-server kubectl; half an hour the first time)
+	$(BIN)/python tests/support/api_server.py
+	$(PYTEST) -m compose -rs $(ARGS) tests/compose/test_api_server.py
 
 test-pythons: $(VENV)/.dev ## SDK, gRPC and a cluster with Python 3.13 or 3.14, in turns (root; apt-get install debootstrap; PYTHONS="trixie sid" for both, ARGS=--full: unit tests, too)
 	$(BIN)/python tests/pythons.py $(ARGS) $(PYTHONS)

@@ -150,6 +150,7 @@ CI = (
     ),
 )
 NIGHTLY = (
+    Lane("kubernetes", ("make", "kubernetes-test", "ARGS=--no-skips")),
     Lane(
         "nightly",
         (*PYTEST, "-m", "nightly and not hostile and not compose", "--timeout=1800"),

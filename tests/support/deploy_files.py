@@ -94,7 +94,7 @@ def rendered(overlay: str, folder: Path) -> list[dict[str, Any]]:
     """
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is missing: it renders the overlay")
-    for name in ("kubernetes", overlay):
+    for name in ("kubernetes", "kubernetes-console", overlay):
         shutil.copytree(
             DEPLOY / name, folder / name, ignore=shutil.ignore_patterns("files"), dirs_exist_ok=True
         )

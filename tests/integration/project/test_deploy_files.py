@@ -1,8 +1,8 @@
 """The files of deploy/ fit together: every command line and key is accepted by our own parsers,
 every port, name and path meets its other end.
 
-The compose file also runs for real (tests/compose); the Kubernetes manifests and systemd units
-cannot here.
+The compose file also runs for real, and an API server takes the Kubernetes manifests
+(tests/compose); pods and systemd units cannot run here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy_files import DEPLOY, STATE, compose_file, config_of, proxy_of, words_of
+from deploy_files import DEPLOY, STATE, compose_file, config_of, proxy_of, rendered, words_of
 
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.config.endpoint_settings import DEFAULT_GRPC_PORT
@@ -328,6 +328,24 @@ def test_the_proxies_of_the_deployment() -> None:
     assert config.namesrv_addresses == tuple(
         f"namesrv-{number}.namesrv:9876" for number in range(replicas)
     )
+
+
+def test_the_console_of_the_deployment(tmp_path: Path) -> None:
+    service, deployment = rendered("kubernetes-console", tmp_path)
+    spec = deployment["spec"]
+    assert spec["selector"]["matchLabels"] == service["spec"]["selector"]
+    (container,) = spec["template"]["spec"]["containers"]
+    program, *options = container["args"]
+    parsed = console_parser().parse_args(options)
+    assert (program, parsed.host) == ("mqconsole", "0.0.0.0")
+    assert [port["containerPort"] for port in container["ports"]] == [parsed.port]
+    assert [port["port"] for port in service["spec"]["ports"]] == [parsed.port]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > STOP_SECONDS
+    volume = spec["template"]["spec"]["volumes"][0]["secret"]["secretName"]
+    page = (ROOT / "docs/deploy.md").read_text()
+    assert f"create secret generic {volume} --from-file={parsed.users.name}=" in page
+    assert parsed.users.parent == Path(container["volumeMounts"][0]["mountPath"])
 
 
 def test_the_two_groups_differ_in_their_names_only() -> None:

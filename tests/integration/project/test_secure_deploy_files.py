@@ -195,12 +195,12 @@ def test_the_overlay_gives_every_pod_its_secrets_as_files(tmp_path: Path) -> Non
         for each in documents
         if each["kind"] in ("StatefulSet", "Deployment")
     }
-    assert set(pods) == {"namesrv", "broker-a", "broker-b", "mqproxy", "admin"}
+    assert set(pods) == {"namesrv", "broker-a", "broker-b", "mqproxy", "admin", "console"}
     for name, pod in pods.items():
         (container,) = pod["containers"]
         assert pod["securityContext"]["fsGroup"] == 3000  # reads what belongs to root
         mounted(container, pod, secrets, root)
-        if name == "admin":
+        if name in ("admin", "console"):
             for entry in container["env"][1:]:
                 assert Path(entry["value"].replace("/etc/triomq", str(root))).is_file()
             continue
@@ -228,7 +228,8 @@ def test_the_policies_let_clients_and_the_other_broker_in(tmp_path: Path) -> Non
     pods = [
         each["spec"]["template"]
         for each in documents
-        if each["kind"] in ("StatefulSet", "Deployment") and each["metadata"]["name"] != "admin"
+        if each["kind"] in ("StatefulSet", "Deployment")
+        and each["spec"]["template"]["metadata"]["labels"]["app"] == "triomq"
     ]
     for pod in pods:
         labels, (container,) = pod["metadata"]["labels"], pod["spec"]["containers"]
