@@ -498,6 +498,62 @@ def test_a_broker_is_copied_to_another_folder(shell: Shell) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.feature("200b")
+def test_a_broker_is_added_and_takes_over(shell: Shell) -> None:
+    """Running clients send to the new broker and read there, and the old one can be stopped."""
+    page, namesrv = "docs/operations.md", f"127.0.0.1:{shell.ports['9876']}"
+
+    def start(name: str, port: int) -> None:
+        (shell.home / f"{name}.conf").write_text(
+            f"brokerName={name}\nlistenPort={port}\nbrokerIP1=127.0.0.1\n"
+            f"storePathRootDir={shell.home / name}\n"
+        )
+        shell.start(of(page, "mqbroker -n 127.0.0.1:9876 -c", f"{name}.conf"), port)
+        until(shell, "mqadmin cluster list -n 127.0.0.1:9876", f"127.0.0.1:{port}")
+
+    shell.environment["NAMESRV_ADDR"] = namesrv
+    shell.start(of("README.md", "mqnamesrv", "-p"), shell.ports["9876"])
+    start("broker-a", shell.ports["10911"])
+    shell.run("mqadmin topic create -c DefaultCluster -t Orders -r 2 -w 2")
+    sent, read = set[bytes](), set[bytes]()
+
+    with (
+        SyncProducer(namesrv, group="shop") as producer,
+        SyncPullConsumer(namesrv, group="billing", subscriptions="Orders") as consumer,
+    ):
+        consumer.wait_assigned()
+
+        def send() -> str:
+            sent.add(body := b"%d" % len(sent))
+            return producer.send("Orders", body).queue.broker_name
+
+        def read_all() -> None:
+            deadline = time.monotonic() + 60
+            while read != sent and time.monotonic() < deadline:
+                read.update(message.body for message in consumer.poll(timeout=1))
+            assert read == sent
+            consumer.commit()
+
+        shell.run(of(page, "mqadmin cluster export -c DefaultCluster -o topics.yaml"))
+        start("broker-b", free_port(span=3))
+        shell.run(of(page, "mqadmin cluster apply topics.yaml"))
+        assert "broker-b" in shell.run(of(page, "mqadmin topic route Orders"))
+        deadline, used = time.monotonic() + 90, set[str]()
+        while len(used) < 2 and time.monotonic() < deadline:
+            used.add(send())
+            time.sleep(0.1)
+        assert used == {"broker-a", "broker-b"}
+        read_all()
+        assert "safe to stop" in shell.run(of(page, "mqadmin broker drain broker-a"))
+        old = shell.running.pop(1)
+        old.send_signal(signal.SIGTERM)
+        assert old.wait(timeout=60) == 0
+        shell.run("mqadmin broker forget broker-a")
+        assert send() == "broker-b"
+        read_all()
+
+
+@pytest.mark.slow
 @pytest.mark.feature("200b", "200c")
 @pytest.mark.parametrize("page", PAGES)
 def test_the_master_and_slave_of_the_readme(page: str, shell: Shell) -> None:
