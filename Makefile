@@ -15,7 +15,7 @@ PART ?= all
 
 comma := ,
 
-.PHONY: help demo test test-all ci nightly test-pythons compose-test kubernetes-test wheelhouse spark-zip console-pictures check fuzz hostile crash-test simulate fault-test fault-matrix fault-failovers spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
+.PHONY: help demo test test-all ci nightly test-pythons compose-test kubernetes-test delta-test wheelhouse spark-zip console-pictures check fuzz hostile crash-test simulate fault-test fault-matrix fault-failovers spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,15 @@ compose-test: $(VENV)/.dev ## build the image and run the compose file (root; ap
 kubernetes-test: $(VENV)/.dev ## build an API server of Kubernetes and apply the manifests (Go; apt-get install etcd-server kubectl; half an hour the first time)
 	$(BIN)/python tests/support/api_server.py
 	$(PYTEST) -m compose -rs $(ARGS) tests/compose/test_api_server.py
+
+.peers/delta/.complete: pyproject.toml
+	@$(PYTHON) -m venv .peers/delta
+	@.peers/delta/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[delta]' pytest pytest-timeout pytest-trio pytest-rerunfailures
+	@touch $@
+
+delta-test: .peers/delta/.complete ## Delta tables with the Spark that triomq[delta] brings (a JDK of at least 17; Maven Central)
+	@mkdir -p .lanes
+	.peers/delta/bin/python -m pytest -q --color=no --no-skips --again --features=.lanes/delta.features.json -k delta $(ARGS) tests/compat/test_lake_formats.py
 
 test-pythons: $(VENV)/.dev ## SDK, gRPC and a cluster with Python 3.13 or 3.14, in turns (root; apt-get install debootstrap; PYTHONS="trixie sid" for both, ARGS=--full: unit tests, too)
 	$(BIN)/python tests/pythons.py $(ARGS) $(PYTHONS)

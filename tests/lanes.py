@@ -135,13 +135,14 @@ CI = (
         ports="27500-29499",
         after=("byte-code",),
     ),
+    Lane("delta", ("make", "delta-test")),
     Lane("pythons", ("make", "test-pythons")),
     Lane("site", ("make", "site")),
     Lane("containers", ("make", "compose-test", "ARGS=--no-skips"), apart=True),
     Lane(
         "features",
         ("make", "features"),
-        after=("fast", "peers", "peers-more", "spark", "slow", "containers"),
+        after=("fast", "peers", "peers-more", "spark", "slow", "delta", "containers"),
     ),
     Lane(
         "compatibility",

@@ -223,17 +223,12 @@ class PipelineRun:
             if found is not None:
                 counts[batch] = found
 
-        trigger = self._spec.run.trigger
-        writer = (
-            frame.writeStream.queryName(f"{self._spec.name}.{name}")
-            .option("checkpointLocation", checkpoint)
-            .foreachBatch(take_batch)
-        )
-        writer = (
-            writer.trigger(availableNow=True)
-            if trigger == AVAILABLE_NOW
-            else writer.trigger(processingTime=trigger)
-        )
+        text = self._spec.run.trigger
+        trigger: dict[str, Any] = {"processingTime": text}
+        if text == AVAILABLE_NOW:
+            trigger = {"availableNow": True}
+        writer = frame.writeStream.queryName(f"{self._spec.name}.{name}").trigger(**trigger)
+        writer = writer.option("checkpointLocation", checkpoint).foreachBatch(take_batch)
         self._queries[name] = RunningQuery(writer.start(), counts)
 
     def _are_active(self) -> bool:

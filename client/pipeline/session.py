@@ -37,27 +37,25 @@ class FormatPackage:
 
     coordinates: dict[str, str]
     """Spark's version, as ``4.2`` → the package on Maven Central"""
-    class_name: str
-    """a class of the package, by which a session is asked whether it has it"""
     settings: dict[str, str]
+    """with Spark's extension, the class by which a session is asked whether it has the package"""
 
 
+EXTENSIONS = "spark.sql.extensions"
 PACKAGES: dict[str, FormatPackage] = {
     "delta": FormatPackage(
         coordinates={"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"},
-        class_name="io.delta.sql.DeltaSparkSessionExtension",
         settings={
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            # VACUUM lists files by so many tasks, however few there are; the default is 10,000.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
         },
     ),
     "iceberg": FormatPackage(
         coordinates={"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0"},
-        class_name="org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         settings={
-            "spark.sql.extensions": (
-                "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-            ),
+            EXTENSIONS: ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"),
         },
     ),
 }
@@ -98,9 +96,9 @@ def session_settings(spec: Spec) -> dict[str, str]:
             if not {"spark.jars", "spark.jars.packages"} & set(given):
                 raise
         settings |= package.settings
-        extensions.append(package.settings["spark.sql.extensions"])
+        extensions.append(package.settings[EXTENSIONS])
     if extensions:
-        settings["spark.sql.extensions"] = ",".join(extensions)
+        settings[EXTENSIONS] = ",".join(extensions)
     settings |= given
     if packages:
         settings["spark.jars.packages"] = ",".join(packages)
@@ -128,7 +126,7 @@ def open_session(spec: Spec) -> SparkSession:
 def check_session(session: SparkSession, spec: Spec) -> None:
     """Check that a session has the packages of the tables. Raises: SessionError."""
     for kind in sorted(formats_of(spec)):
-        if not has_class(session, PACKAGES[kind].class_name):
+        if not has_class(session, PACKAGES[kind].settings[EXTENSIONS]):
             package = coordinates_of(kind, session.version)
             raise SessionError(
                 f"the session has no {kind}; start it with --packages {package}, or use a table of"

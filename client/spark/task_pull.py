@@ -252,9 +252,14 @@ class TaskPull:
 
     def _recreated(self, part: PullPart) -> None:
         """Handle a topic that was created again. Raises: DataLoss."""
-        queue = part.queue
-        end = max(each.end for each in self.ranges if each.queue == queue)
-        message = recreated_before(queue, part.first, end)
+        self._lost(part.queue, recreated_before(part.queue, part.first, self._end(part.queue)))
+
+    def _end(self, queue: Queue) -> int:
+        """Return the offset behind the last message that the task is to read."""
+        return max(each.end for each in self.ranges if each.queue == queue)
+
+    def _lost(self, queue: Queue, message: str) -> None:
+        """Skip a queue whose messages are gone. Raises: DataLoss unless they may be."""
         if self.options.fail_on_data_loss:
             raise data_loss([message])
         logger.warning("%s; they are skipped", message)
@@ -341,12 +346,7 @@ class TaskPull:
             f"the queue ends at {self._short[queue]}: the topic was deleted and created again, or a"
             " broker failed over with loss"
         )
-        end = max(each.end for each in self.ranges if each.queue == queue)
-        message = lost(*queue, oldest.first, end, reason)
-        if self.options.fail_on_data_loss:
-            raise data_loss([message])
-        logger.warning("%s; they are skipped", message)
-        self._skip(queue)
+        self._lost(queue, lost(*queue, oldest.first, self._end(queue), reason))
 
     def _broken(self, broker: str, reason: str) -> None:
         """Close the connection to ``broker``, and look up its address before the next attempt.

@@ -117,3 +117,13 @@ def plain_rows(store: ObjectStore, path: str) -> list[int]:
             if not any(map(is_hidden, file.path.removeprefix(f"{path}/").split("/")))
         ]
     return sorted(int(number) for name in names for number in store.objects[name].split())
+
+
+def end_before(store: ObjectStore, step: int) -> None:
+    """Let the process end before a step."""
+
+    def before_step(number: int) -> None:
+        if number == step:
+            raise Crash
+
+    store.before_step = before_step

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date
 from functools import partial
+from threading import Thread
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
@@ -31,6 +32,8 @@ SMALL_BYTES = FILE_BYTES // 2
 """smaller files are merged"""
 TIMESTAMP_TYPE, MICROSECONDS = "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
 """Spark writes INT96 by default, which other readers take for times without zone."""
+OBSERVED_SECONDS = 10.0
+"""for Spark to tell how many rows it has written; it does so before the write ends, or never"""
 OUR_FILE = re.compile(r"([0-9a-f]{12})-(?:merged-)?([0-9]{12})-.*\.parquet")
 
 
@@ -143,7 +146,9 @@ class ParquetTable:
             writer.partitionBy(*partition_by).parquet(folder)
         finally:
             settings.set(TIMESTAMP_TYPE, before or MICROSECONDS)
-        wanted = counted.get["rows"]
+        wanted = _observed(counted)
+        if wanted is None:
+            wanted = frame.count()
         found = 0
         if wanted or staged_files(self._files, folder):
             found = self._session.read.schema(frame.schema).parquet(folder).count()
@@ -166,6 +171,15 @@ class ParquetTable:
         depth = self._partition_by.index(DATE)
         found = self._files.matching(self._path, f"{'*/' * depth}{DATE}=*")
         return [folder for folder in found if (_day(folder.name) or before) < before]
+
+
+def _observed(counted: Observation) -> int | None:
+    """Return what Spark has counted; None if it does not tell: its own call would wait for ever."""
+    found: list[int] = []
+    asking = Thread(target=lambda: found.extend(counted.get.values()), daemon=True)
+    asking.start()
+    asking.join(OBSERVED_SECONDS)
+    return found[0] if found else None
 
 
 def _day(folder: str) -> date | None:

@@ -1,6 +1,9 @@
 """The entry point for Spark: ``format("rocketmq")``."""
 
+from __future__ import annotations
+
 import uuid
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -10,10 +13,11 @@ from triomq.client.spark.columns import check_schema, schema_for
 from triomq.client.spark.errors import OptionError
 from triomq.client.spark.options import parse_options
 from triomq.client.spark.shipped import Shipped
-from triomq.client.spark.sink.sink_columns import check_sink_schema
-from triomq.client.spark.sink.sink_options import parse_sink_options
-from triomq.client.spark.sink.writer import RocketMQBatchWriter, RocketMQStreamWriter
 from triomq.client.spark.stream_reader import RocketMQStreamReader
+
+if TYPE_CHECKING:
+    from triomq.client.spark.sink.sink_options import SinkOptions
+    from triomq.client.spark.sink.writer import RocketMQBatchWriter, RocketMQStreamWriter
 
 
 class RocketMQDataSource(DataSource, metaclass=Shipped):
@@ -55,24 +59,32 @@ class RocketMQDataSource(DataSource, metaclass=Shipped):
 
         Raises: OptionError.
         """
-        if overwrite:
-            raise OptionError(
-                'a topic cannot be overwritten: write with .mode("append"), or INSERT INTO'
-            )
-        options = parse_sink_options(self._plain_options(), streaming=False)
-        return RocketMQBatchWriter(options, check_sink_schema(schema, options.topic))
+        from triomq.client.spark.sink.writer import RocketMQBatchWriter  # start-up time of readers
+
+        how = '.mode("append"), or INSERT INTO'
+        return RocketMQBatchWriter(*self._sink(schema, overwrite, how, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802
         """Check options and schema, and return the writer of a stream.
 
         Raises: OptionError.
         """
+        from triomq.client.spark.sink.writer import RocketMQStreamWriter  # as above
+
+        how = '.outputMode("append") or "update"'
+        return RocketMQStreamWriter(*self._sink(schema, overwrite, how, streaming=True))
+
+    def _sink(
+        self, schema: StructType, overwrite: bool, how: str, *, streaming: bool
+    ) -> tuple[SinkOptions, dict[str, int]]:
+        """Return the checked options, and the position of each column. Raises: OptionError."""
+        from triomq.client.spark.sink.sink_columns import check_sink_schema  # as above
+        from triomq.client.spark.sink.sink_options import parse_sink_options  # as above
+
         if overwrite:
-            raise OptionError(
-                'a topic cannot be overwritten: write with .outputMode("append") or "update"'
-            )
-        options = parse_sink_options(self._plain_options(), streaming=True)
-        return RocketMQStreamWriter(options, check_sink_schema(schema, options.topic))
+            raise OptionError(f"a topic cannot be overwritten: write with {how}")
+        options = parse_sink_options(self._plain_options(), streaming=streaming)
+        return options, check_sink_schema(schema, options.topic)
 
     def _plain_options(self) -> dict[str, str]:
         return dict(self.options.items())

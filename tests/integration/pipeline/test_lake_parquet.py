@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pages import one
 from pyarrow import dataset
-from pyspark.sql import DataFrameWriter
+from pyspark.sql import DataFrameWriter, Observation
 
 from tests.support.spark_peers import need_spark, open_session
 from triomq.client.pipeline import replay as replay_module
@@ -24,6 +24,7 @@ from triomq.client.pipeline.core.origin import PLACE
 from triomq.client.pipeline.core.spec import DecodeSpec, RunSpec, SourceSpec, Spec, TableSpec
 from triomq.client.pipeline.dead_letters import open_dead_letters
 from triomq.client.pipeline.replay import Replayed
+from triomq.client.pipeline.tables import parquet
 from triomq.client.pipeline.tables.hadoop_files import HadoopFiles
 from triomq.client.pipeline.tables.locks import locked
 from triomq.client.pipeline.tables.opening import open_table
@@ -181,6 +182,24 @@ def test_rows_that_do_not_arrive_end_the_batch(
             table.append(rows(spark, 0, 4), 0)
     table.append(rows(spark, 0, 4), 0)
     assert numbers(table) == list(range(4))
+
+
+@pytest.mark.loss
+def test_rows_are_counted_though_spark_tells_no_number(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event with the number is lost, or it has no number."""
+    checkpoint = str(tmp_path / "checkpoint")
+    table = open_table(spark, spec(tmp_path / "lake"), checkpoint)
+    over = threading.Event()
+    monkeypatch.setattr(parquet, "OBSERVED_SECONDS", 0.1)
+    monkeypatch.setattr(Observation, "get", property(lambda _: over.wait(600) and {}))
+    try:
+        table.append(rows(spark, 0, 4), 0)
+    finally:
+        over.set()
+    table.append(rows(spark, 4, 8), 1)
+    assert numbers(table) == list(range(8))
 
 
 @pytest.mark.loss

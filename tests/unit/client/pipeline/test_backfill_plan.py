@@ -14,7 +14,7 @@ import pytest
 import trio
 from stores import SteppingClock, draft, tiny_config
 
-from tests.support.object_store import ObjectStore
+from tests.support.object_store import Crash, ObjectStore, end_before
 from tests.support.store_reads import BROKER, rows_of_store
 from triomq.broker.store.opening import open_store
 from triomq.client.pipeline.backfill import (
@@ -104,6 +104,23 @@ def test_the_record_is_read_as_it_was_written() -> None:
         files = ObjectStore({"/c/backfill/steps-000001.json": text})
         with pytest.raises(PipelineError, match="is not the record of a backfill"):
             read_backfill(files, "/c")
+
+
+def test_a_backfill_that_ends_while_it_writes_its_record_goes_on_from_a_step() -> None:
+    known = Backfill(steps=(BackfillStep(broker="a", begins={}, ends={}),) * 2, done=1)
+    steps = ["create /c/backfill/steps-000002.json", "delete /c/backfill/steps-000001.json"]
+    for number, done in enumerate((1, 2)):
+        files = ObjectStore()
+        write_record(files, "/c", known)
+        files.steps.clear()
+        end_before(files, number)
+        with pytest.raises(Crash):
+            write_record(files, "/c", attrs.evolve(known, done=2))
+        assert files.steps == steps[:number]
+        assert read_backfill(files, "/c") == attrs.evolve(known, done=done)
+        files = ObjectStore(files.objects)
+        write_record(files, "/c", attrs.evolve(known, done=2))
+        assert list(files.objects) == ["/c/backfill/steps-000002.json"]
 
 
 def test_what_a_store_reads_for_a_source() -> None:

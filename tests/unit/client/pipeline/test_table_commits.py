@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import pytest
 
-from tests.support.object_store import Crash, ObjectStore, plain_rows
+from tests.support.object_store import Crash, ObjectStore, end_before, plain_rows
 from triomq.client.pipeline.core.errors import PipelineError
 from triomq.client.pipeline.tables.batch_files import BatchFiles, FileMerge, Write
 from triomq.client.pipeline.tables.locks import (
@@ -209,14 +209,6 @@ def named(step: str) -> str:
     return re.sub(r"(?<=[-])(?!0{6})[0-9a-f]{12}", "RUN", short)
 
 
-def end_before(store: ObjectStore, step: int) -> None:
-    def before_step(number: int) -> None:
-        if number == step:
-            raise Crash
-
-    store.before_step = before_step
-
-
 @pytest.mark.parametrize("name", COMMITS)
 def test_a_commit_has_these_steps(name: str) -> None:
     commit = COMMITS[name]
@@ -368,6 +360,26 @@ def test_two_processes_that_take_over_at_once() -> None:
     with pytest.raises(LockHeld, match="host-3"):
         second.take()
     third.check()
+
+
+def test_a_process_that_ends_while_it_takes_a_lock_over_hinders_no_other() -> None:
+    steps = ["create 000000000002", "delete beat-000000000001", "delete 000000000001"]
+    for number in range(len(steps)):
+        store = ObjectStore()
+        first = LockFile(store, LOCKS, owner(1))
+        first.take()
+        first.beat()
+        store.steps.clear()
+        end_before(store, number)
+        with pytest.raises(Crash):
+            LockFile(store, LOCKS, owner(2), births=lambda _: "").take()
+        done = [step.replace(f"{LOCKS}/", "") for step in store.steps]
+        assert done == steps[:number]
+        store = ObjectStore(store.objects)
+        third = LockFile(store, LOCKS, owner(3), births=lambda _: "")
+        third.take()
+        third.check()
+        assert list(store.objects) == [f"{LOCKS}/{2 if number == 0 else 3:012}"]
 
 
 def test_a_damaged_lock_is_named() -> None:
