@@ -27,11 +27,16 @@ T = TypeVar("T")
 
 
 async def back_off(
-    policy: BusyBackoff, attempts: Sequence[Attempt] | None, deadline: float, refused: int = 0
+    policy: BusyBackoff,
+    attempts: Sequence[Attempt] | None,
+    deadline: float,
+    refused: int = 0,
+    another_master: Callable[[], Awaitable[None]] = trio.sleep_forever,
 ) -> bool:
     """Wait, longer each time, after a busy answer or a round in which no master was found.
 
-    ``refused``: number of such rounds in a row.
+    ``refused``: number of such rounds in a row. ``another_master``: returns when there may be one,
+    which ends the wait for it.
 
     Returns: False, without waiting, if the wait would go past the deadline.
     Checkpoint: maybe, only when it waits.
@@ -40,26 +45,32 @@ async def back_off(
         return True
     error = attempts[-1].error
     if found_no_master(error):
-        return not refused or await wait_for_server(refused, deadline)
+        return not refused or await wait_for_server(refused, deadline, another_master)
     if is_busy(error):
         times = sum(is_busy(attempt.error) for attempt in attempts)
         return await _wait(policy.seconds(times, random.random()), deadline)
     return True
 
 
-async def wait_for_server(rounds: int, deadline: float) -> bool:
-    """Wait after the ``rounds``-th round in a row without a connection, longer each time.
+async def wait_for_server(
+    rounds: int, deadline: float, sooner: Callable[[], Awaitable[None]] = trio.sleep_forever
+) -> bool:
+    """Wait after the ``rounds``-th round in a row without a connection, longer each time, at most
+    until ``sooner`` returns.
 
     Returns: False, without waiting, if the wait would go past the deadline.
     Checkpoint: maybe, only when it waits.
     """
-    return await _wait(CONNECT_BACKOFF.seconds(rounds, random.random()), deadline)
+    return await _wait(CONNECT_BACKOFF.seconds(rounds, random.random()), deadline, sooner)
 
 
-async def _wait(seconds: float, deadline: float) -> bool:
+async def _wait(
+    seconds: float, deadline: float, sooner: Callable[[], Awaitable[None]] = trio.sleep_forever
+) -> bool:
     if trio.current_time() + seconds >= deadline:
         return False
-    await trio.sleep(seconds)
+    with trio.move_on_after(seconds):
+        await sooner()
     return True
 
 

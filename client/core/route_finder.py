@@ -49,6 +49,11 @@ T = TypeVar("T")
 _FIRST_WAIT_SECONDS = 1.0
 """Wait before the next look-up of an unknown topic; doubles up to ``route_interval``."""
 
+_AGAIN_SECONDS = 0.05
+"""Least pause between two look-ups of a topic whose requests fail; doubles up to a second. A group
+that changes its master registers the next one within tenths of a second.
+"""
+
 _RELEARN_SECONDS = 5.0
 """Time after an outage of all name servers, or brokers, in which "unknown topic" is not believed:
 brokers register again within a second (Java's within 30).
@@ -72,6 +77,10 @@ class Watched:
     """trio time of the next look-up"""
     wait: float = _FIRST_WAIT_SECONDS
     """seconds until the look-up after the next one, while none succeeds"""
+    asked_at: float = -inf
+    """trio time of the last look-up"""
+    pause: float = _AGAIN_SECONDS
+    """seconds after the last look-up before a failed request causes another one"""
     missing: bool = False
     """whether the name servers did not know the topic the last time"""
     unused_rounds: int = 0
@@ -114,6 +123,7 @@ class RouteFinder:
     _watched: dict[str, Watched] = attrs.field(factory=dict, init=False)
     _look_ups: dict[str, LookUp] = attrs.field(factory=dict, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _due_sooner: trio.Event = attrs.field(factory=trio.Event, init=False)
     _unreached_at: float = attrs.field(default=-inf, init=False)
     """trio time of the last outage: no name server answered, or none knew a broker"""
 
@@ -269,7 +279,10 @@ class RouteFinder:
         self.watch([topic])
         watched = self._watched[topic]
         async with self._look_up(topic):
-            watched.due = trio.current_time() + watched.wait
+            now = trio.current_time()
+            hurried = now < watched.asked_at + _RELEARN_SECONDS
+            watched.pause = min(watched.pause * 2, 1.0) if hurried else _AGAIN_SECONDS
+            watched.asked_at, watched.due = now, now + watched.wait
             watched.wait = min(watched.wait * 2, self.settings.route_interval)
             route = await self.look_up(topic)
             watched.missing = route is None
@@ -401,13 +414,18 @@ class RouteFinder:
         """Look a topic's route up soon, because a request failed."""
         watched = self._watched.get(topic)
         if watched is not None:
-            watched.due = min(watched.due, trio.current_time())
+            soon = max(watched.asked_at + watched.pause, trio.current_time())
+            if soon < watched.due:
+                watched.due = soon
+                self._due_sooner.set()
 
     async def run(self) -> None:
         """Refresh the watched topics every ``route_interval``, at first sooner after a failure."""
         while True:
             due = min((watched.due for watched in self._watched.values()), default=inf)
-            await trio.sleep_until(min(due, trio.current_time() + _FIRST_WAIT_SECONDS))
+            self._due_sooner = trio.Event()
+            with trio.move_on_at(min(due, trio.current_time() + _FIRST_WAIT_SECONDS)):
+                await self._due_sooner.wait()
             for topic in [
                 topic
                 for topic, watched in self._watched.items()

@@ -8,7 +8,7 @@ MQClientAPIImpl.java#processSendResponse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from math import inf
 from typing import SupportsIndex
 
@@ -104,13 +104,18 @@ class SendRetries:
             self.number -= 1
             self.attempts = listed_attempts(self.attempts)
 
-    async def wait(self, policy: BusyBackoff, several_brokers: bool) -> bool:
+    async def wait(
+        self,
+        policy: BusyBackoff,
+        several_brokers: bool,
+        routes_change: Callable[[], Awaitable[None]],
+    ) -> bool:
         """Wait until the next attempt; return False if there is none."""
         if self.number >= self.tries:
             return False
         self.number += 1
         rounds = self.refused // (2 if several_brokers else 1)
-        return await back_off(policy, self.attempts, self.deadline, rounds)
+        return await back_off(policy, self.attempts, self.deadline, rounds, routes_change)
 
     @property
     def maybe_stored(self) -> bool:
@@ -342,9 +347,6 @@ class Sender:
                 # A refusal does not settle earlier attempts, and SYSTEM_ERROR not even its own.
                 if not again and not retries.maybe_stored:
                     raise error from error.__cause__
-                destinations = self._topics.find(topic) or destinations
-                if directed is not None:  # the queue may have another master
-                    directed = self._of_queue(destinations, directed.queue)
             except BaseException:  # cancelled
                 self._end(context, None, None)
                 raise
@@ -362,13 +364,26 @@ class Sender:
                     return receipt
                 retries = retries or SendRetries(topic, tries, deadline)
                 retries.not_stored = receipt
+            destinations = self._present(destinations, retries)
             if not again or not await retries.wait(
-                self.settings.busy_backoff, destinations.several_brokers
+                self.settings.busy_backoff,
+                destinations.several_brokers,
+                self.session.finder.wait_routes_changed,
             ):
                 return retries.outcome()
+            destinations = self._present(destinations, retries)
+            if directed is not None:  # the queue may have another master
+                directed = self._of_queue(destinations, directed.queue)
             avoid, began = destination.broker_name, trio.current_time()
             if began >= deadline:
                 return retries.outcome()
+
+    def _present(self, known: TopicDestinations, retries: SendRetries) -> TopicDestinations:
+        """Return the destinations of the present route; with another one waits are short again."""
+        found = self._topics.find(retries.topic) or known
+        if found is not known:
+            retries.refused = 0
+        return found
 
     def _note_failure(
         self, queue: MessageQueue, error: TrioMQError, latency: float, now: float

@@ -295,6 +295,28 @@ async def test_a_send_waits_for_the_next_master_of_its_group(
         assert new.count(SEND) == 1
 
 
+@pytest.mark.parametrize("queue", [None, 0])
+async def test_a_send_goes_to_the_next_master_as_soon_as_its_route_is_known(
+    monkeypatch: pytest.MonkeyPatch, queue: int | None
+) -> None:
+    """Whatever is left of its wait; and not once more to the old one."""
+    slow = BusyBackoff(first=3600, longest=3600)
+    monkeypatch.setattr("triomq.client.core.back_off.CONNECT_BACKOFF", slow)
+    async with scripted_cluster(2) as cluster:
+        old, new = cluster.brokers
+        new.name = ""
+
+        def refuse_for_now(request: Request) -> Response:
+            new.name, old.name = old.name, ""
+            return Response(ResponseCode.SYSTEM_BUSY, remark="[REJECTREQUEST]system busy")
+
+        old.script[SEND] = refuse_for_now
+        async with producer(cluster, send_timeout=10_000) as p:
+            with trio.fail_after(60):
+                await p.send("T", b"x", queue=queue)
+        assert (old.count(SEND), new.count(SEND)) == (1, 1)
+
+
 async def test_a_batch_that_stops_half_way_says_what_is_stored() -> None:
     async with scripted_cluster() as cluster:
         answers = [lambda request: sent(0), refuse(ResponseCode.MESSAGE_ILLEGAL)]

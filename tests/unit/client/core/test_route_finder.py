@@ -184,3 +184,25 @@ async def test_an_unknown_topic_is_looked_up_at_growing_intervals_until_a_succes
     routes._watched["T1"] = routes._watched.pop("unknown")
     await routes.refresh("T1")
     assert routes._watched["T1"].wait == 1
+
+
+async def test_a_failed_request_has_its_route_looked_up_at_once_and_then_less_often(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Another master registers within tenths of a second; without one there is no flood."""
+    server = NameServer()
+    routes = finder(server, set())
+    async with trio.open_nursery() as nursery:
+        await routes.refresh("T1")
+        nursery.start_soon(routes.run)
+        await trio.sleep(10)
+        server.asked.clear()
+        times: list[float] = []
+        begun = trio.current_time()
+        while trio.current_time() < begun + 3:
+            routes.invalidate("T1")
+            await trio.sleep(0.01)
+            if len(server.asked) > len(times):
+                times.append(round(trio.current_time() - begun, 1))
+        assert times == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 2.6]
+        nursery.cancel_scope.cancel()
