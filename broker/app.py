@@ -35,6 +35,7 @@ import trio
 from triomq.broker.addresses import encoded_host, reserved_ports, side_ports
 from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.config.advertise import warn_if_unreachable
+from triomq.broker.full_disk import refuse_without_room
 from triomq.broker.replication.epoch_file import forget_epochs
 from triomq.broker.roles.role import open_role
 from triomq.broker.roles.second_master import require_only_master
@@ -45,7 +46,7 @@ from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.timers.opening import opened_timers
 from triomq.broker.services.timers.timer_delivery import LocalTimerDelivery
 from triomq.broker.services.topics import batch_topics, compaction_topics, saved_topics
-from triomq.broker.store.core.errors import FlushFailed, start_error
+from triomq.broker.store.core.errors import FlushFailed, FullAtStart, start_error
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store, wall_clock_ms
 from triomq.broker.store.store import MessageStore
@@ -108,12 +109,17 @@ async def run_broker(
         announced = False
 
         async def run_tenure(in_role: BrokerConfig, tenure: Tenure) -> None:
-            async with trio.open_nursery() as nursery:
-                ready = await nursery.start(_run, in_role, request_hooks, disk, budget, tenure)
-                nonlocal announced
+            nonlocal announced
+            try:
+                async with trio.open_nursery() as nursery:
+                    ready = await nursery.start(_run, in_role, request_hooks, disk, budget, tenure)
+                    if not announced:
+                        task_status.started(attrs.evolve(ready, stop=succession.stop))
+                        announced = True
+            except* FullAtStart as full:
                 if not announced:
-                    task_status.started(attrs.evolve(ready, stop=succession.stop))
-                    announced = True
+                    raise
+                await refuse_without_room(with_ports, tenure, full)
 
         succession = Succession(with_ports, run_tenure, disk or Disk())
         await succession.run()

@@ -5,6 +5,9 @@
     join ─▶ who is master? ─▶ tenure as master, or as slave ─▶ over: another epoch, or a cut ─┐
                   ▲                                                                          │
                   └──────────────────────────────────────────────────────────────────────────┘
+
+A master that shall stop first has another member of the set elected, so that clients wait for the
+next master only, and not for the end of this process.
 """
 
 from __future__ import annotations
@@ -25,10 +28,13 @@ from triomq.broker.store.io.disk import Disk
 from triomq.remoting.client.access import Access
 from triomq.remoting.client.connector import Connector, ConnectorConfig
 from triomq.remoting.core.address import format_address
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.tls.security_settings import resolve
 
 logger = logging.getLogger(__name__)
 
+HAND_OVER_SECONDS = 3.0
+"""Longest wait of a stop for the election of another master."""
 
 RunTenure = Callable[[BrokerConfig, Tenure], Awaitable[None]]
 """Runs a broker in one role until the tenure is over."""
@@ -42,13 +48,11 @@ class Succession:
     run_tenure: RunTenure
     disk: Disk
     tenure: Tenure | None = attrs.field(default=None, init=False)
-    _stopped: bool = attrs.field(default=False, init=False)
+    _stopped: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def stop(self) -> None:
         """Begin an orderly stop. Checkpoint: never."""
-        self._stopped = True
-        if self.tenure is not None:
-            self.tenure.stop()
+        self._stopped.set()
 
     async def run(self) -> None:
         """Serve until stopped or cancelled. Raises: what a start raises; StoreDamaged."""
@@ -67,10 +71,25 @@ class Succession:
             await membership.join()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(membership.run, name="controller-membership")
+                nursery.start_soon(self._leave, membership, name="controller-leave")
                 cut_at = None
-                while not self._stopped:
+                while not self._stopped.is_set():
                     cut_at = await self._next(membership, epochs, cut_at)
                 nursery.cancel_scope.cancel()
+
+    async def _leave(self, membership: ControllerMembership) -> None:
+        await self._stopped.wait()
+        tenure = self.tenure
+        if tenure is None:
+            return
+        tenure.stopping = True
+        if tenure.is_master:
+            try:
+                with trio.move_on_after(HAND_OVER_SECONDS):
+                    await membership.hand_over()
+            except (RemotingError, ValueError) as error:
+                logger.warning("no other broker is the master before this one stops: %s", error)
+        tenure.end()
 
     async def _next(
         self, membership: ControllerMembership, epochs: EpochFile, cut_at: int | None

@@ -31,10 +31,11 @@ class ReplicaRules:
     )
     min_in_sync_replicas: int = number(
         "minInSyncReplicas",
-        1,
+        0,
         "a SYNC_MASTER refuses messages while fewer copies than this, its own among them, are in"
-        " sync; with enableControllerMode 2 unless set, and 1 as long as the group has one broker",
+        " sync",
         low=0,
+        default_text="0: one; in controller mode two, or one while the group has one broker",
     )
     auto: bool = flag(
         "enableAutoInSyncReplicas",

@@ -158,13 +158,17 @@ class ControllerMembership:
         await self.controllers.caller.invoke(leader, self._heartbeat(), timeout=CALL_SECONDS)
         await self._elect()
 
-    async def _elect(self) -> None:
+    async def _elect(self, successor: int | None = None) -> None:
         """Ask for a master; without a living member of the set there is none for now.
 
+        ``successor``: it shall be this broker, although the present master lives.
         Raises: RemotingError, ValueError.
         """
         header = ElectMasterHeader(
-            self.config.cluster_name, self.config.broker_name, self.broker_id, False
+            self.config.cluster_name,
+            self.config.broker_name,
+            self.broker_id if successor is None else successor,
+            successor is not None,
         )
         try:
             answer = await self.controllers.call(
@@ -173,7 +177,7 @@ class ControllerMembership:
                 accept=ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
             )
         except Rejected as error:
-            self._limit.warning(logger, "the group has no master now: %s", error)
+            self._limit.warning(logger, "the controllers elect no master now: %s", error)
             return
         found = answer.header(ElectMasterResponseHeader)
         if found.master_broker_id is None or not found.master_address:
@@ -209,6 +213,18 @@ class ControllerMembership:
             self.mastership = announced
             if self.on_set is not None:
                 self.on_set(announced.members, announced.set_epoch)
+
+    async def hand_over(self) -> None:
+        """Have another member of the set elected, if this broker is the master and one lives.
+
+        The caller sets the deadline. Raises: RemotingError, ValueError.
+        """
+        await self._poll()  # for the present set
+        known = self.mastership
+        others = () if known is None else sorted(known.members - {self.broker_id})
+        for broker_id in others:
+            if self.mastership is known:
+                await self._elect(broker_id)
 
     def ask_now(self) -> None:
         """Ask the controllers at once. Checkpoint: never."""

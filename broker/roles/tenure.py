@@ -39,17 +39,12 @@ class Tenure:
         return self.mastership.master_id == self.membership.broker_id
 
     def end(self) -> None:
-        """End it, since the master is another one. Checkpoint: never."""
+        """End it: the master is another one, or the process stops. Checkpoint: never."""
         self.over.set()
 
     def cut(self, end: int) -> None:
         """End it, and cut the log before the next one. Checkpoint: never."""
         self.next_cut = end
-        self.over.set()
-
-    def stop(self) -> None:
-        """End it with the process. Checkpoint: never."""
-        self.stopping = True
         self.over.set()
 
     async def begin(self, store: MessageStore) -> None:

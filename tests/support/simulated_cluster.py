@@ -355,7 +355,7 @@ class SimulatedCluster:
                 if reason and service.sync_failed and "FlushFailed" in reason:
                     self.nursery.start_soon(self._restart_in, service.name, RESTART_SECONDS)
                 elif reason and not (
-                    service.full and (life.ready is None or "FullAtStart" in reason)
+                    service.full and life.ready is None
                 ):  # no room is a reason not to start, and not to begin another role
                     self.deaths.append(
                         f"{service.name} ended at {trio.current_time():.3f}: {reason}"

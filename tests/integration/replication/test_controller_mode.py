@@ -4,13 +4,23 @@ and what is there when the master has changed.
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
-from controlled_group import NAME, WAIT_SECONDS, ControlledGroup, controlled_group
+import trio
+from brokers import BrokerPeer, running_broker
+from controlled_group import (
+    NAME,
+    WAIT_SECONDS,
+    ControlledGroup,
+    controlled_group,
+    controller_alone,
+)
 from monitor_pages import get, value
 from mqadmin_calls import mqadmin
 from processes import free_port
@@ -18,6 +28,7 @@ from replicated_brokers import log_bytes
 
 from triomq import Producer, ProducerSettings, SendStatus
 from triomq.broker.replication.epochs import EpochHistory
+from triomq.broker.store.io.disk import Disk
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.assignment import (
     MessageRequestMode,
@@ -232,6 +243,70 @@ async def test_a_drain_moves_the_master_first(tmp_path: Path) -> None:
         again = await mqadmin("broker", "drain", NAME, *words)
         assert again.code == 1
         assert "no other living broker" in again.err
+
+
+async def test_a_master_that_stops_has_another_one_elected_first(tmp_path: Path) -> None:
+    """So senders do not wait for the end of its process."""
+    async with controlled_group(tmp_path, minInSyncReplicas=1) as group:
+        await group.send_until_ok(1, "T", b"first")
+        await group.brokers[1].end(signal.SIGTERM)
+        log = group.brokers[1].log.read_text()
+        assert (
+            f"broker 2 ({group.brokers[2].address}) is master in epoch 2; this is broker 1" in log
+        )
+        await group.settled(2, {2})
+        await group.send_until_ok(2, "T", b"second")
+        assert await group.bodies(2, "T", 2) == [b"first", b"second"]
+
+
+async def test_a_full_disk_at_a_change_of_the_role_ends_no_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses with the reason, the other one goes on, and with room it follows by itself."""
+    full = trio.Event()
+    write = Disk.write_file
+
+    def write_file(disk: Disk, path: Path, data: bytes) -> None:
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(disk, path, data)
+
+    monkeypatch.setattr(Disk, "write_file", write_file)
+    monkeypatch.setattr("triomq.broker.full_disk.AGAIN_SECONDS", 0.2)
+    async with controller_alone(tmp_path) as group:
+        settings = {
+            "namesrvAddr": group.namesrv,
+            "enableControllerMode": True,
+            "controllerAddr": group.controllers,
+            "minInSyncReplicas": 1,
+            "brokerName": NAME,
+            "haListenPort": 0,
+        }
+        async with running_broker(tmp_path / "one", **settings) as one:
+            await group.add(2, minInSyncReplicas=1).start()
+            peer = BrokerPeer(group.connector, one.address)
+
+            async def members(count: int) -> bool:
+                found = await group.state()
+                return found is not None and len(found.in_sync_replicas) == count
+
+            await group.until(partial(members, 2))
+            assert (await peer.send_raw("T", b"first")).code == 0
+            full.set()
+            await mqadmin("broker", "drain", NAME, "-n", group.namesrv)
+            await group.send_until_ok(2, "T", b"second")
+
+            async def refuses() -> bool:
+                with suppress(RemotingError):
+                    answer = await peer.send_raw("T", b"no")
+                    return answer.code == 2 and "no space left for" in (answer.remark or "")
+                return False
+
+            await group.until(refuses)
+            monkeypatch.setattr(Disk, "write_file", write)
+            await group.until(partial(members, 2))
+            await group.send_until_ok(2, "T", b"third")
+            assert await group.bodies(2, "T", 3) == [b"first", b"second", b"third"]
 
 
 @pytest.mark.nightly
