@@ -549,9 +549,9 @@ async def test_a_hello_that_comes_together_with_log_bytes(tmp_path: Path) -> Non
 
 async def test_a_slave_with_sync_flush_reports_what_its_disk_has(tmp_path: Path) -> None:
     """No report is ahead of fsync; a slave with ASYNC_FLUSH reports what it has in memory."""
-    for mode, held in (("SYNC_FLUSH", True), ("ASYNC_FLUSH", False)):
+    for mode, held in ((FlushMode.SYNC, True), (FlushMode.ASYNC, False)):
         async with open_pair(
-            tmp_path / mode, slave={"flush_mode": mode, "flush_interval_ms": 3_600_000}
+            tmp_path / mode.name, slave={"flush_mode": mode, "flush_interval_ms": 3_600_000}
         ) as (master_store, slave_store):
             gate = trio.CapacityLimiter(1)
             await gate.acquire()
