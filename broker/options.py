@@ -10,6 +10,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import attrs
+
 from triomq.broker.config import BrokerConfig, BrokerRole, check_controller_mode, check_role
 from triomq.broker.java_keys import BROKER_KEYS
 from triomq.remoting.access.access_settings import (
@@ -66,6 +68,8 @@ def load_broker_config(
     check_plain_acl(config.plain_acl, config.access, loaded.origins, slave=slave)
     _check_certificate_users(config, loaded.origins)
     _check_ha_login(config, loaded.origins)
+    if config.replication.controller.enabled and "minInSyncReplicas" not in loaded.origins:
+        return attrs.evolve(loaded, config=with_default_minimum(config))
     return loaded
 
 
@@ -93,3 +97,12 @@ def _check_ha_login(config: BrokerConfig, origins: Mapping[str, str]) -> None:
             "write the same innerClientAuthenticationCredentials into the file of each broker of"
             ' this brokerName: {"accessKey":"NAME","secretKey":"SECRET"}',
         )
+
+
+def with_default_minimum(config: BrokerConfig) -> BrokerConfig:
+    """Return settings of controller mode with as many copies as the group has brokers, at most 2.
+
+    The default of ``minInSyncReplicas`` is 1, that of classic mode.
+    """
+    rules = attrs.evolve(config.replication.replicas, min_in_sync_replicas=0)
+    return attrs.evolve(config, replication=attrs.evolve(config.replication, replicas=rules))

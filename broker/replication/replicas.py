@@ -31,11 +31,10 @@ class ReplicaRules:
     )
     min_in_sync_replicas: int = number(
         "minInSyncReplicas",
-        0,
+        1,
         "a SYNC_MASTER refuses messages while fewer copies than this, its own among them, are in"
-        " sync",
+        " sync; with enableControllerMode 2 unless set, and 1 as long as the group has one broker",
         low=0,
-        default_text="0: one; in controller mode two, or one while the group has one broker",
     )
     auto: bool = flag(
         "enableAutoInSyncReplicas",

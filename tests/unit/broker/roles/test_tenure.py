@@ -33,7 +33,7 @@ async def test_a_master_wants_two_copies_until_it_knows_that_it_is_alone(tmp_pat
     mastership: Any = SimpleNamespace(members=frozenset({1}), set_epoch=1)
     epochs = EpochFile(tmp_path / "epochs", SystemFiles())
     tenure = Tenure(membership=membership, mastership=mastership, epochs=epochs, cut_at=None)
-    config = broker_config(tmp_path, brokerRole="SYNC_MASTER")
+    config = broker_config(tmp_path, brokerRole="SYNC_MASTER", minInSyncReplicas=0)
     async with open_store(tiny_config(tmp_path), holds_tail=True) as store:
         role = open_role(config, store, ConnectionBudget.of_process().slaves, [], tenure=tenure)
         assert isinstance(role.replicated, ConfirmedDurability)
