@@ -135,14 +135,13 @@ CI = (
         ports="27500-29499",
         after=("byte-code",),
     ),
-    Lane("delta", ("make", "delta-test")),
     Lane("pythons", ("make", "test-pythons")),
     Lane("site", ("make", "site")),
     Lane("containers", ("make", "compose-test", "ARGS=--no-skips"), apart=True),
     Lane(
         "features",
         ("make", "features"),
-        after=("fast", "peers", "peers-more", "spark", "slow", "delta", "containers"),
+        after=("fast", "peers", "peers-more", "spark", "slow", "containers"),
     ),
     Lane(
         "compatibility",
@@ -177,6 +176,7 @@ NIGHTLY = (
         apart=True,
     ),
     Lane("spark-chaos", ("make", "spark-chaos"), apart=True),
+    Lane("delta", ("make", "delta-test"), apart=True),
     Lane("figures", ("make", "figures"), apart=True),
 )
 

@@ -1,7 +1,7 @@
 """Delta and Iceberg tables take a batch once. Neither has a package for the newest Spark.
 
 Each test runs where the installed PySpark has one: Delta with pyspark 4.2 (``make delta-test``, a
-lane of CI), Iceberg with 4.1. Spark brings the package from Maven Central.
+lane of ``make nightly``), Iceberg with 4.1. Spark brings the package from Maven Central.
 """
 
 from __future__ import annotations
