@@ -70,6 +70,8 @@ class DecisionLog:
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     _turn: int = attrs.field(default=0, init=False)
     _noted: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _closing: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     def sampled(self) -> bool:
         """Return True once in ``sample_every`` calls, never if that is 0. Checkpoint: never."""
@@ -92,16 +94,27 @@ class DecisionLog:
         self._noted.set()
 
     async def run(self) -> None:
-        """Write entries until cancelled, then those that are left."""
-        try:
-            while True:
+        """Write entries until ``close``, then those that are left; shielded, since a cancelled
+        write would go on in its thread while the server ends.
+        """
+        with self._scope:
+            while not self._closing.is_set():
                 await self._noted.wait()
-                await trio.sleep(GATHER_SECONDS)
+                with trio.move_on_after(GATHER_SECONDS):
+                    await self._closing.wait()
                 self._noted = trio.Event()
                 await self._write()
-        finally:
-            with trio.CancelScope(shield=True), trio.move_on_after(LAST_WRITE_SECONDS):
-                await self._write()
+            await self._write()
+
+    def open(self) -> None:
+        """Make ready for ``run``. Checkpoint: never."""
+        self._closing, self._scope = trio.Event(), trio.CancelScope(shield=True)
+
+    def close(self) -> None:
+        """Let ``run`` write what waits, for a limited time, and end. Checkpoint: never."""
+        self._closing.set()
+        self._scope.deadline = trio.current_time() + LAST_WRITE_SECONDS
+        self._noted.set()
 
     async def _write(self) -> None:
         for queue in (self.allowed, self.refused):
@@ -169,11 +182,12 @@ async def writing(log: DecisionLog | None) -> AsyncIterator[None]:
         return
     with _locked(log.allowed.file.path):
         async with trio.open_nursery() as nursery:
+            log.open()
             nursery.start_soon(log.run, name="audit-log")
             try:
                 yield
             finally:
-                nursery.cancel_scope.cancel()
+                log.close()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,28 @@ async def test_a_disk_that_hangs_stops_nobody(
         assert log.counts["written"] == 0
         hangs.set()
     assert [line["what"] for line in lines_of(tmp_path / "audit.log")] == ["W1", "W2"]
+
+
+async def test_a_server_that_stops_waits_for_the_write_that_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, begun = opened(tmp_path), threading.Event()
+    append = RotatedFile.append
+
+    def slow(file: RotatedFile, lines: Sequence[bytes]) -> None:
+        begun.set()
+        time.sleep(0.2)
+        append(file, lines)
+
+    monkeypatch.setattr(RotatedFile, "append", slow)
+    monkeypatch.setattr("triomq.remoting.audit.decision_log.GATHER_SECONDS", 0.0)
+    with trio.CancelScope() as scope:
+        async with writing(log):
+            log.note(decision(1))
+            await trio.to_thread.run_sync(begun.wait)
+            scope.cancel()
+    assert [line["what"] for line in lines_of(tmp_path / "audit.log")] == ["W1"]
+    assert log.counts == {"written": 1}
 
 
 async def test_lines_that_the_disk_refuses_are_counted_and_named_in_the_next(
