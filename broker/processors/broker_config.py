@@ -17,6 +17,7 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.quotas import Quotas
 from triomq.broker.services.topics import Topics
+from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.core.retention import RetentionRules
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
@@ -59,8 +60,11 @@ class BrokerConfigRequests:
     quotas: Quotas | None
 
     def changed(self) -> str:
-        """Return the names of the settings whose value is not the default."""
-        now, usual = render(self.config), render(BrokerConfig())
+        """Return the names of the settings whose value is not the default, but for the folder of
+        the store: its default is in the home directory, and a user of a container may have none.
+        """
+        here = StoreConfig(root=self.config.store.root)
+        now, usual = render(self.config), render(BrokerConfig(store=here))
         return " ".join(sorted(key for key in now if now[key] != usual.get(key)))
 
     def get(self, request: Request) -> Response:
