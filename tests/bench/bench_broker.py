@@ -173,56 +173,46 @@ class Templates:
         return self.view[: count * size]
 
 
-class SignedTemplates:
-    """The same, signed by a user: a signature covers queue and key, so only the opaque number is
-    patched, and each connection sends the same messages again and again.
+class FixedTemplates:
+    """Frames that stay as they are, but for the opaque number."""
+
+    messages_each = 1
+
+    def __init__(self, frames: list[bytes]) -> None:
+        self.size = len(frames[0])
+        self.opaque_at = frames[0].index(b'"opaque":') + 9
+        self.buffer = bytearray(b"".join(frames))
+        self.view = memoryview(self.buffer)
+
+    def take(self, first: int, count: int) -> memoryview:
+        position = self.opaque_at
+        for number in range(first, first + count):
+            self.buffer[position : position + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
+            position += self.size
+        return self.view[: count * self.size]
+
+
+def signed_templates(topic: str, body: bytes, count: int, sign: str) -> FixedTemplates:
+    """Return sends that a user has signed: a signature covers queue and key, so each connection
+    sends the same messages again and again.
     """
-
-    messages_each = 1
-
-    def __init__(self, topic: str, body: bytes, count: int, sign: str) -> None:
-        user, _, secret = sign.partition(":")
-        plain = Templates(topic, body, count, "S" * 16)
-        frames = bytes(plain.take(0, count))
-        made = []
-        for start in range(0, len(frames), plain.size):
-            length = struct.unpack_from(">I", frames, start + 4)[0]
-            fields = json.loads(frames[start + 8 : start + 8 + length])["extFields"]
-            fields["AccessKey"] = user
-            content = "".join(fields[name] for name in sorted(fields)).encode() + body
-            digest = hmac.digest(secret.encode(), content, "sha1")
-            made.append(frame(310, {**fields, "Signature": b64encode(digest).decode()}, body))
-        self.size = len(made[0])
-        self.opaque_at = made[0].index(b'"opaque":') + 9
-        self.buffer = bytearray(b"".join(made))
-        self.view = memoryview(self.buffer)
-
-    def take(self, first: int, count: int) -> memoryview:
-        position = self.opaque_at
-        for number in range(first, first + count):
-            self.buffer[position : position + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
-            position += self.size
-        return self.view[: count * self.size]
+    user, _, secret = sign.partition(":")
+    plain = Templates(topic, body, count, "S" * 16)
+    frames = bytes(plain.take(0, count))
+    made = []
+    for start in range(0, len(frames), plain.size):
+        length = struct.unpack_from(">I", frames, start + 4)[0]
+        fields = json.loads(frames[start + 8 : start + 8 + length])["extFields"]
+        fields["AccessKey"] = user
+        content = "".join(fields[name] for name in sorted(fields)).encode() + body
+        digest = hmac.digest(secret.encode(), content, "sha1")
+        made.append(frame(310, {**fields, "Signature": b64encode(digest).decode()}, body))
+    return FixedTemplates(made)
 
 
-class EchoTemplates:
-    """The same for GET_MAX_OFFSET: only the opaque number changes."""
-
-    messages_each = 1
-
-    def __init__(self, topic: str, count: int) -> None:
-        one = frame(30, {"topic": topic, "queueId": "0"})
-        self.size = len(one)
-        self.opaque_at = one.index(b'"opaque":') + 9
-        self.buffer = bytearray(one * count)
-        self.view = memoryview(self.buffer)
-
-    def take(self, first: int, count: int) -> memoryview:
-        position = self.opaque_at
-        for number in range(first, first + count):
-            self.buffer[position : position + 7] = b"%d" % (OPAQUE_FIRST + number % 8_000_000)
-            position += self.size
-        return self.view[: count * self.size]
+def echo_templates(topic: str, count: int) -> FixedTemplates:
+    """Return questions for the end of a queue."""
+    return FixedTemplates([frame(30, {"topic": topic, "queueId": "0"})] * count)
 
 
 PULL_COUNT = 32
@@ -348,7 +338,7 @@ def run_shape(
     if templates is not None:
         pass
     elif request == "echo":
-        templates = EchoTemplates(topic, in_flight)
+        templates = echo_templates(topic, in_flight)
     elif request == "pull":
         templates = PullTemplates(topic, in_flight, end_offset(address, topic))
     else:
@@ -500,7 +490,7 @@ def main(argv: list[str] | None = None) -> int:
             options.body,
             request=options.request,
             tls=options.tls,
-            templates=SignedTemplates(
+            templates=signed_templates(
                 options.topic,
                 os.urandom(options.body // 2).hex().encode(),
                 in_flight,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
+import trio.testing
 
 from triomq.remoting.audit.audit_entry import TEXT_MAX, AuditEntry
 from triomq.remoting.audit.audit_settings import AuditSettings
-from triomq.remoting.audit.decision_log import DecisionLog, open_audit, writing
+from triomq.remoting.audit.decision_log import LAST_WRITE_SECONDS, DecisionLog, open_audit, writing
 from triomq.remoting.audit.rotated_file import RotatedFile
 from triomq.remoting.core.settings import ConfigError
 
@@ -63,47 +64,64 @@ async def test_a_full_queue_drops_and_the_next_line_says_how_many(tmp_path: Path
     assert log.counts == {"dropped": 3, "written": 3}
 
 
-async def test_a_disk_that_hangs_stops_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, hangs = opened(tmp_path), threading.Event()
-    append = RotatedFile.append
+@attrs.define
+class SlowDisk:
+    """Writes wait until it is freed."""
 
-    def hanging(file: RotatedFile, lines: Sequence[bytes]) -> None:
-        hangs.wait(60)
-        append(file, lines)
-
-    monkeypatch.setattr(RotatedFile, "append", hanging)
-    monkeypatch.setattr("triomq.remoting.audit.decision_log.GATHER_SECONDS", 0.0)
-    async with writing(log):
-        log.note(decision(1))
-        await trio.sleep(0.05)  # the thread hangs now
-        log.note(decision(2))
-        assert log.counts["written"] == 0
-        hangs.set()
-    assert [line["what"] for line in lines_of(tmp_path / "audit.log")] == ["W1", "W2"]
+    begun: threading.Event = attrs.field(factory=threading.Event)
+    freed: threading.Event = attrs.field(factory=threading.Event)
 
 
-async def test_a_server_that_stops_waits_for_the_write_that_has_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, begun = opened(tmp_path), threading.Event()
-    append = RotatedFile.append
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
+    found, append = SlowDisk(), RotatedFile.append
 
     def slow(file: RotatedFile, lines: Sequence[bytes]) -> None:
-        begun.set()
-        time.sleep(0.2)
+        found.begun.set()
+        assert found.freed.wait(60)
         append(file, lines)
 
     monkeypatch.setattr(RotatedFile, "append", slow)
     monkeypatch.setattr("triomq.remoting.audit.decision_log.GATHER_SECONDS", 0.0)
+    return found
+
+
+async def test_a_disk_that_hangs_stops_nobody(tmp_path: Path, disk: SlowDisk) -> None:
+    log = opened(tmp_path)
+    async with writing(log):
+        log.note(decision(1))
+        await trio.to_thread.run_sync(disk.begun.wait)
+        log.note(decision(2))
+        assert log.counts["written"] == 0
+        disk.freed.set()
+    assert [line["what"] for line in lines_of(tmp_path / "audit.log")] == ["W1", "W2"]
+
+
+async def test_a_server_that_stops_waits_for_the_write_that_has_begun(
+    tmp_path: Path, disk: SlowDisk
+) -> None:
+    log = opened(tmp_path)
     with trio.CancelScope() as scope:
         async with writing(log):
             log.note(decision(1))
-            await trio.to_thread.run_sync(begun.wait)
+            await trio.to_thread.run_sync(disk.begun.wait)
             scope.cancel()
+            threading.Timer(0.2, disk.freed.set).start()
     assert [line["what"] for line in lines_of(tmp_path / "audit.log")] == ["W1"]
     assert log.counts == {"written": 1}
+
+
+async def test_a_server_that_stops_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, disk: SlowDisk, autojump_clock: trio.testing.MockClock
+) -> None:
+    log = opened(tmp_path)
+    autojump_clock.autojump_threshold = 0.05  # the thread is real
+    async with writing(log):
+        log.note(decision(1))
+        await trio.to_thread.run_sync(disk.begun.wait)
+    assert log.counts["written"] == 0
+    assert trio.current_time() >= LAST_WRITE_SECONDS
+    disk.freed.set()
 
 
 async def test_lines_that_the_disk_refuses_are_counted_and_named_in_the_next(
