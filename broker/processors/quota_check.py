@@ -53,7 +53,7 @@ class QuotaCheck:
         if user is None and not (sends or reads):
             return
         header, counts = request.header, sends or reads
-        # Others could make their requests count for somebody else.
+        # Only a super user is believed: any other user could charge its requests to another one.
         proxied = request.ext().get(PROXIED_USER) if user is not None and user.is_super else None
         use = Use(
             user=proxied or (None if user is None else user.name),

@@ -131,7 +131,7 @@ async def elect(
     """Make another living member of the sync state set the master; ``address``: that one.
 
     Returns: the controller that leads, the group before, and the new master.
-    Raises: TrioMQError if there is no such member.
+    Raises: TrioMQError if that member, or any other one, is not alive in the set.
     """
     leader = await leader_of(admin, controllers)
     group = (await groups_at(admin, leader, [broker.name])).get(broker.name) or GroupReplicas()

@@ -48,7 +48,8 @@ PACKAGES: dict[str, FormatPackage] = {
         settings={
             EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            # VACUUM lists files by so many tasks, however few there are; the default is 10,000.
+            # VACUUM starts this many tasks to list files, even for two files. Spark's default is
+            # 10,000.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
         },
     ),
