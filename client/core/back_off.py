@@ -25,6 +25,11 @@ from triomq.client.core.retry import (
 
 T = TypeVar("T")
 
+LEAST_SECONDS = 0.01
+"""Pause after what ends a wait sooner: routes that change all the time must not cause a storm of
+attempts.
+"""
+
 
 async def back_off(
     policy: BusyBackoff,
@@ -71,6 +76,7 @@ async def _wait(
         return False
     with trio.move_on_after(seconds):
         await sooner()
+        await trio.sleep(LEAST_SECONDS)
     return True
 
 
