@@ -166,7 +166,7 @@ bench-spark-workers: $(VENV)/.dev ## rows a second of a pipeline on a standalone
 
 features: $(VENV)/.dev ## which rows of docs/features.md are proven, partly or not, by which tests (of the last make ci or test-all)
 	@test -f .lanes/fast.features.json || { echo "make: there is no record of a run: make test-all or make ci writes it"; exit 1; }
-	@$(BIN)/python tests/features.py $(ARGS) $(wildcard .lanes/*.features.json .lanes/*.alone.json)
+	@$(BIN)/python tests/features.py $(ARGS) $(wildcard .lanes/*.features.json .lanes/*.features.alone.json)
 
 compatibility: $(VENV)/.dev ## write docs/compatibility.md from the last make ci or test-all (ARGS=--check: only look whether it is the same)
 	@test -f .lanes/compatibility-peers.json || { echo "make: there is no record of a run: make test-all or make ci writes it"; exit 1; }

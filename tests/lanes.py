@@ -221,8 +221,9 @@ def run(lane: Lane) -> Outcome:
     began = time.monotonic()
     failures = LOGS / f"{lane.name}.failures"
     failures.unlink(missing_ok=True)  # that of the run before names other tests
-    for record in LOGS.glob(f"*{lane.name}.alone.json"):
-        record.unlink()
+    alone = (f"{lane.name}.features.alone.json", f"compatibility-{lane.name}.alone.json")
+    for record in alone:
+        (LOGS / record).unlink(missing_ok=True)
     with log_of(lane).open("wb") as log:
         code, processor = execute(lane, lane.command, log)
     some_failed = code == pytest.ExitCode.TESTS_FAILED and failures.exists()
@@ -233,8 +234,8 @@ def run(lane: Lane) -> Outcome:
             log.write(b"\n===== the failed tests once more, one after the other\n")
             log.flush()
             records = (
-                f"--features={LOGS.name}/{lane.name}.alone.json",
-                f"--compatibility={LOGS.name}/compatibility-{lane.name}.alone.json",
+                f"--features={LOGS.name}/{alone[0]}",
+                f"--compatibility={LOGS.name}/{alone[1]}",
             )
             code, more = execute(lane, (*PYTEST, *records, f"@{failures}"), log)
         processor += more

@@ -116,6 +116,32 @@ def test_the_failures_of_the_run_before_are_not_those_of_this_one(
     assert (outcome.code, outcome.again) == (1, ())
 
 
+RECORDS_OF_A_RUN = """
+import pathlib, sys
+for word in sys.argv[1:]:
+    name, _, path = word.partition("=")
+    if name in ("--features", "--compatibility"):
+        pathlib.Path(path).write_text(name)
+"""
+
+
+def test_what_a_test_did_alone_is_read_for_its_own_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two records have different shapes; the Makefile chooses them by their names."""
+    monkeypatch.setattr(lanes, "PYTEST", (sys.executable, "-c", RECORDS_OF_A_RUN))
+    monkeypatch.setattr(lanes, "ROOT", tmp_path.parent)
+    (outcome,) = play((flaky(tmp_path, 1),))
+    assert outcome.code == 0
+    makefile = (ROOT / "Makefile").read_text()
+    for program, option in (("features", "--features"), ("compatibility", "--compatibility")):
+        chosen = re.search(rf"/{program}\.py .*\$\(wildcard (.+)\)", makefile)
+        assert chosen is not None
+        patterns = [pattern.removeprefix(".lanes/") for pattern in chosen[1].split()]
+        read = [path.read_text() for pattern in patterns for path in tmp_path.glob(pattern)]
+        assert read == [option]
+
+
 LANE_OF_TWO = """
 import pytest
 def test_fails_beside_others(): assert False
