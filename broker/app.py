@@ -46,7 +46,7 @@ from triomq.broker.services.name_servers import NameServerTable
 from triomq.broker.services.timers.opening import opened_timers
 from triomq.broker.services.timers.timer_delivery import LocalTimerDelivery
 from triomq.broker.services.topics import batch_topics, compaction_topics, saved_topics
-from triomq.broker.store.core.errors import FlushFailed, FullAtStart, start_error
+from triomq.broker.store.core.errors import FlushFailed, FullAtStart, starting
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.opening import open_store, wall_clock_ms
 from triomq.broker.store.store import MessageStore
@@ -133,13 +133,11 @@ async def begun(
 
     Raises: FullAtStart and other errors of a start; FlushFailed.
     """
-    try:
+    with starting(root):
         if tenure is None:
             forget_epochs(root, disk)
         else:
             await tenure.begin(store)
-    except OSError as error:
-        raise start_error(root, error) from error
     yield
 
 
@@ -201,20 +199,21 @@ async def _run(
         ) as timers,
     ):
         role = open_role(config, store, budget.slaves, [name_servers.announce_again], audit, tenure)
-        broker = open_broker(
-            config,
-            store,
-            role,
-            name_servers,
-            connector,
-            server_config,
-            security,
-            budget.clients,
-            timers,
-            audit,
-        )
-        services, acting = broker.services, broker.acting
-        await services.restore_pops()
+        with starting(config.store.root):
+            broker = open_broker(
+                config,
+                store,
+                role,
+                name_servers,
+                connector,
+                server_config,
+                security,
+                budget.clients,
+                timers,
+                audit,
+            )
+            services, acting = broker.services, broker.acting
+            await services.restore_pops()
         async with trio.open_nursery() as tasks:
             await services.start(tasks)
             if sniffer is not None:

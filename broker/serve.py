@@ -14,6 +14,7 @@ from triomq.broker.services.persisted import DamagedTable
 from triomq.broker.store.core.errors import (
     FullAtStart,
     NoFilesLeft,
+    NoStorePath,
     StoreDamaged,
     StoreDenied,
     StoreLocked,
@@ -25,6 +26,7 @@ EXIT_CODES: ExitCodes = {
     StoreDamaged: ExitCode.STORE_DAMAGED,
     DamagedTable: ExitCode.STORE_DAMAGED,
     StoreDenied: ExitCode.CONFIGURATION,
+    NoStorePath: ExitCode.CONFIGURATION,
     FullAtStart: ExitCode.FAILED,  # a service manager starts it again
     NoFilesLeft: ExitCode.FAILED,
     SecondMaster: ExitCode.FAILED,

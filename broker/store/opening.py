@@ -22,7 +22,13 @@ from triomq.broker.store.compaction.compacted_queues import CompactedQueues
 from triomq.broker.store.compaction.compactor import Compactor
 from triomq.broker.store.core.config import FlushMode, StoreConfig
 from triomq.broker.store.core.confirmations import Confirmations
-from triomq.broker.store.core.errors import DiskFull, FullAtStart, NoFilesLeft, start_error
+from triomq.broker.store.core.errors import (
+    DiskFull,
+    FullAtStart,
+    NoFilesLeft,
+    start_error,
+    starting,
+)
 from triomq.broker.store.core.health import Health
 from triomq.broker.store.indexing.index_syncer import IndexSyncer
 from triomq.broker.store.indexing.indexer import Indexer
@@ -86,10 +92,8 @@ async def open_store(
         DiskFeatures(queued_sync=True, gather=hasattr(os, "pwritev"), residency=has_mincore())
     )
     disk.descriptor_wait_seconds = math.inf
-    try:
+    with starting(config.root):
         disk.make_durable_directory(config.root)
-    except OSError as error:
-        raise start_error(config.root, error) from error
     lock = StoreLock(config.root / "lock")
     lock.take()
     try:
@@ -220,10 +224,8 @@ async def load_store(
         confirmations.confirmed.callbacks.append(indexer.index_confirmed)
     compacted = CompactedQueues(config.root, disk, config.compaction, queues, compaction_topics)
     opened.callback(compacted.close)
-    try:
+    with starting(config.root):
         await trio.to_thread.run_sync(partial(compacted.load, clean=clean), limiter=sync_limiter)
-    except OSError as error:
-        raise start_error(config.root, error) from error
     if config.flush_mode is FlushMode.SYNC and confirmations is None:
         flusher.on_flushed = indexer.index_confirmed
     current = checkpoint if recovered.trusted else attrs.evolve(checkpoint, mark=None)

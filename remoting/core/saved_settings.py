@@ -61,8 +61,6 @@ def read_saved(path: Path) -> Source:
     """
     try:
         entries = read_file(path, lambda content: tuple(parse_entries(content.decode())))
-    except NotADirectoryError:  # the first save will report it
-        return Source(str(path), ())
     except PermissionError:
         raise ConfigError(
             str(_closed(path)),
@@ -71,6 +69,8 @@ def read_saved(path: Path) -> Source:
             " folder",
         ) from None
     except (OSError, DamagedFile) as error:
+        if not os.access(path.parent, os.F_OK):
+            return Source(str(path), ())  # no such folder can be: what makes it says why
         raise ConfigError(
             str(path),
             f"cannot be read ({error})",

@@ -14,7 +14,7 @@ from triomq.broker.services.timers.timer_rules import TimerRules
 from triomq.broker.services.timers.timer_schedule import TimerSchedule
 from triomq.broker.services.timers.timer_settings import TimerSettings
 from triomq.broker.services.timers.timers import Timers
-from triomq.broker.store.core.errors import start_error
+from triomq.broker.store.core.errors import starting
 from triomq.broker.store.store import MessageStore
 from triomq.broker.store.timer.timer_files import TimerFiles, open_timer_files
 from triomq.remoting.protocol.names import TIMER_TOPIC
@@ -54,12 +54,10 @@ async def open_timers(
     Raises: StartError, DamagedTable. Checkpoint: always.
     """
     root = store.config.root
-    try:
+    with starting(root):
         files = await trio.to_thread.run_sync(
             open_timer_files, store.disk, root, settings.precision_ms, settings.log_file_bytes
         )
-    except OSError as error:
-        raise start_error(root, error) from error
     check = files.check
     rules = TimerRules(
         settings.precision_ms, settings.delay_max_seconds * 1000, settings.roll_window_slots

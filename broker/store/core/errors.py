@@ -16,12 +16,15 @@
     └── StartError            only from open_store
         ├── StoreLocked       another process (or another store of this one) has the directory
         ├── StoreDenied       no permission
+        ├── NoStorePath       a path at which no folder or file can be
         └── StoreDamaged      files that cannot be a store, or not with this configuration
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from triomq.remoting.core.open_files import explained, none_left
@@ -182,6 +185,18 @@ class StoreDenied(StartError):
         )
 
 
+class NoStorePath(StartError):
+    """The system can have no folder or file at a path, such as one below ``/proc``."""
+
+    def __init__(self, path: Path | str, cause: OSError) -> None:
+        reason = (
+            "no folder can be made there"
+            if cause.errno == errno.ENOENT
+            else cause.strerror or str(cause)
+        )
+        super().__init__(path, reason, "choose another storePathRootDir or storePathCommitLog")
+
+
 class StoreDamaged(StartError):
     """The directory holds files that the store, with this configuration, did not write."""
 
@@ -200,4 +215,15 @@ def start_error(path: Path | str, cause: OSError) -> StoreError:
             cause.strerror or str(cause),
             "move it away or choose another storePathRootDir",
         )
+    if cause.errno in (errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL):
+        return NoStorePath(cause.filename or path, cause)
     return StoreIoError(cause.filename or path, cause)
+
+
+@contextmanager
+def starting(root: Path) -> Iterator[None]:
+    """Turn errors of the system in the block into those of a start. Raises: StoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise start_error(root, error) from error

@@ -322,6 +322,38 @@ def test_a_damaged_table(tmp_path: Path) -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that takes no folders")
+@pytest.mark.parametrize(
+    ("key", "place", "reason"),
+    [
+        ("storePathRootDir", "/proc/store", "no folder can be made there"),
+        ("storePathCommitLog", "/proc/store", "no folder can be made there"),
+        ("storePathRootDir", f"/tmp/{'x' * 300}", "File name too long"),
+    ],
+)
+def test_a_path_at_which_no_store_can_be(tmp_path: Path, key: str, place: str, reason: str) -> None:
+    conf = processes.write_broker_conf(tmp_path, "broker-a", NOBODY, processes.free_port(), **SMALL)
+    code, text = refuse(conf, "-D", f"{key}={place}")
+    assert code == 2
+    last = text.splitlines()[-1]
+    assert last.startswith(f"mqbroker: {place}")
+    assert last.endswith(f"{reason}; choose another storePathRootDir or storePathCommitLog")
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", ["consumerOffset.json", "delayDelivered"])
+def test_a_folder_in_place_of_a_table(tmp_path: Path, name: str) -> None:
+    conf = processes.write_broker_conf(tmp_path, "broker-a", NOBODY, processes.free_port(), **SMALL)
+    path = tmp_path / "store" / "config" / name
+    path.mkdir(parents=True)
+    code, text = refuse(conf)
+    assert code == 5
+    last = text.splitlines()[-1]
+    assert last.startswith(f"mqbroker: {path}: ")
+    assert last.endswith("move it away or choose another storePathRootDir")
+    assert "Traceback" not in text
+
+
 @pytest.mark.feature("149d")
 def test_an_unknown_key(tmp_path: Path) -> None:
     conf = processes.write_broker_conf(tmp_path, "broker-a", NOBODY, 0, brokerNam="x")
