@@ -1,11 +1,11 @@
-"""What every test shares: the rules of CI, and the records of what a run proves."""
+"""What every test shares: the rules of CI, time limits, and the records of what a run proves."""
 
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ("ci_rules", "compatibility_record", "feature_record")
+pytest_plugins = ("ci_rules", "compatibility_record", "feature_record", "time_limits")
 
 
 @pytest.fixture(autouse=True)
