@@ -161,6 +161,9 @@ bench-spark: $(VENV)/.dev ## Spark's source and sink beside a null source and Sp
 bench-replication: $(VENV)/.dev peers ## master and slave beside Java's: sends that wait, lag, catch-up (about 5 minutes; PART=sync|lag|catch-up|all)
 	$(BIN)/python tests/bench/replication_side_by_side.py $(PART) $(ARGS)
 
+bench-controlled: $(VENV)/.dev peers ## sends to two and three replicas under a controller, beside Java's and our SYNC_MASTER (about 9 minutes)
+	$(BIN)/python tests/bench/controlled_side_by_side.py $(ARGS)
+
 bench-spark-workers: $(VENV)/.dev ## rows a second of a pipeline on a standalone cluster of 1 and 2 workers (about 3 minutes)
 	$(BIN)/python tests/bench/spark_workers.py $(ARGS)
 

@@ -68,6 +68,19 @@ def test_master_and_slave(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
+def test_replicas_in_controller_mode(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    settings = ("--seconds", "0.3", "--rounds", "1", "--warm-up", "0", "--shapes", "1x8")
+    run("controlled_side_by_side.py", *settings, "--no-java", "--json", str(found))
+    content = json.loads(found.read_text())
+    rows = [row for table in content["tables"] for row in table["rows"]]
+    assert len(rows) == 4, "rates and cost of two copies, and of three"
+    assert all(row["ours"] > 0 and row["peer"] > 0 for row in rows)
+    says = "with its slave stopped the master did not answer SEND_OK, afterwards it did"
+    assert content["notes"][:2] == [f"controlled: {says}", f"SYNC_MASTER: {says}"]
+
+
 @pytest.mark.parametrize(
     ("found", "says"),
     [
