@@ -51,13 +51,13 @@ class MessageView(ABC):
         return self._stored.properties.get(RETRY_TOPIC) or self._stored.topic
 
     @property
-    @abstractmethod
     def body(self) -> bytes:
         """The body as it was sent, decompressed if it travelled compressed.
 
         Raises: ``MessageInvalid`` if it is broken, or needs an extra (``lz4``, ``zstd``) that is
         not installed.
         """
+        return plain_message_body(self._stored)
 
     @property
     def tag(self) -> str | None:
@@ -162,9 +162,9 @@ class MessageView(ABC):
         return self._stored.born_host
 
     @property
-    @abstractmethod
     def reconsume_times(self) -> int:
         """The number of earlier deliveries: 0 for the first time."""
+        return self._stored.reconsume_times
 
     @property
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triomq.client.receiving.message_view import MessageView, plain_message_body
+from triomq.client.receiving.message_view import MessageView
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage
 
@@ -20,10 +20,6 @@ class PushedMessage(MessageView):
     @property
     def _stored(self) -> StoredMessage:
         return self._record
-
-    @property
-    def body(self) -> bytes:
-        return plain_message_body(self._record)
 
     @property
     def group(self) -> str:

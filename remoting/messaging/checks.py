@@ -111,20 +111,14 @@ def _is_system_topic(name: str) -> bool:
 # Messages
 
 
-def check_messages(
-    messages: Sequence[pb.Message],
-    now_ms: int,
-    *,
-    body_bytes_max: int = BODY_BYTES_MAX,
-    delay_ms_max: int = DELAY_MS_MAX,
-) -> str:
+def check_messages(messages: Sequence[pb.Message], now_ms: int) -> str:
     """Check the messages of a send; return the brokers' name of their topic.
 
     Raises: Refused.
     """
     topic = common_topic(messages)
     for message in messages:
-        check_message(message, now_ms, body_bytes_max=body_bytes_max, delay_ms_max=delay_ms_max)
+        check_message(message, now_ms)
     return topic
 
 
@@ -141,16 +135,10 @@ def common_topic(messages: Sequence[pb.Message]) -> str:
     return topic_name(first)
 
 
-def check_message(
-    message: pb.Message,
-    now_ms: int,
-    *,
-    body_bytes_max: int = BODY_BYTES_MAX,
-    delay_ms_max: int = DELAY_MS_MAX,
-) -> None:
+def check_message(message: pb.Message, now_ms: int) -> None:
     """Check a message of a producer; its type is checked by ``require_type``.
 
-    ``now_ms``: the time, which ``delivery_timestamp`` may be ahead of by ``delay_ms_max``.
+    ``now_ms``: the time, which ``delivery_timestamp`` may be ahead of by ``DELAY_MS_MAX``.
 
     Raises: Refused.
     """
@@ -158,15 +146,15 @@ def check_message(
     body_bytes = len(message.body)
     if not body_bytes:
         raise Refused(pb.Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
-    if body_bytes > body_bytes_max:
+    if body_bytes > BODY_BYTES_MAX:
         raise Refused(
             pb.Code.MESSAGE_BODY_TOO_LARGE,
-            f"message body cannot exceed the max {body_bytes_max} bytes (maxMessageSize), it has"
+            f"message body cannot exceed the max {BODY_BYTES_MAX} bytes (maxMessageSize), it has"
             f" {body_bytes}; compress it, or split it",
         )
     system = message.system_properties
     _check_properties(message, system)
-    _check_times(system, now_ms, delay_ms_max)
+    _check_times(system, now_ms)
     if group := system.message_group:
         _check_group(group)
     # Java stores these unchecked: a control character would end a property, and begin another.
@@ -256,7 +244,7 @@ def _check_group(group: str) -> None:
         )
 
 
-def _check_times(system: pb.SystemProperties, now_ms: int, delay_ms_max: int) -> None:
+def _check_times(system: pb.SystemProperties, now_ms: int) -> None:
     if system.message_type == _TRANSACTION:
         seconds = system.orphaned_transaction_recovery_duration.seconds
         if seconds > RECOVERY_SECONDS_MAX:
@@ -267,10 +255,10 @@ def _check_times(system: pb.SystemProperties, now_ms: int, delay_ms_max: int) ->
             )
     if system.HasField("delivery_timestamp"):
         delay_ms = time_ms(system.delivery_timestamp) - now_ms
-        if delay_ms > delay_ms_max:
+        if delay_ms > DELAY_MS_MAX:
             raise Refused(
                 pb.Code.ILLEGAL_DELIVERY_TIME,
-                f"the delivery time is {delay_ms} ms ahead, max is {delay_ms_max} ms"
+                f"the delivery time is {delay_ms} ms ahead, max is {DELAY_MS_MAX} ms"
                 " (maxDelayTimeMills)",
             )
 

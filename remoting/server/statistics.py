@@ -16,11 +16,6 @@ LATENCY_EDGES: tuple[float, ...] = tuple(
 LATENCY_BUCKETS = len(LATENCY_EDGES) + 1
 
 
-def latency_bucket(seconds: float) -> int:
-    """Return the bucket of a latency: n is above the edge n - 1, up to the edge n."""
-    return bisect_left(LATENCY_EDGES, seconds)
-
-
 def rebucketed(latency: Sequence[int], edges: Sequence[float]) -> list[int]:
     """Return the counts for these edges, which are some of ``LATENCY_EDGES``, and for the rest."""
     counts, done = [], 0
@@ -51,7 +46,7 @@ class CodeStatistics:
     ``requests`` reached the handler, ``refused`` were answered busy, ``failed`` ended in an
     unexpected error. ``errors`` are answers with an error code, including failed ones; an empty
     pull is not an error. ``latency`` counts answers by the time since the request was read, see
-    ``latency_bucket``; the oldest request of a batch stands for all. ``coded`` has those among them
+    ``LATENCY_EDGES``; the oldest request of a batch stands for all. ``coded`` has those among them
     whose response code is not 0. ``queued`` requests waited in the pool's queue, ``wait_seconds``
     in sum, at most ``wait_seconds_max``; all others ran as soon as they were read.
     """

@@ -11,7 +11,7 @@ import trio
 
 from triomq.client.core.back_off import until_reached
 from triomq.client.core.errors import AlreadySettled, MessageGone, MessageRefused, ReceiptExpired
-from triomq.client.receiving.message_view import MessageView, plain_message_body
+from triomq.client.receiving.message_view import MessageView
 from triomq.client.receiving.pop.durations import (
     DELIVERIES_MAX,
     Duration,
@@ -72,10 +72,6 @@ class LeasedMessage(MessageView):
         return self._record
 
     @property
-    def body(self) -> bytes:
-        return plain_message_body(self._record)
-
-    @property
     def group(self) -> str:
         return self._requests.group
 
@@ -83,10 +79,6 @@ class LeasedMessage(MessageView):
     def queue(self) -> MessageQueue:
         handle = self._lease.handle
         return MessageQueue(self._lease.topic, handle.broker_name, handle.queue_id)
-
-    @property
-    def reconsume_times(self) -> int:
-        return self._record.reconsume_times
 
     @property
     def settled(self) -> bool:

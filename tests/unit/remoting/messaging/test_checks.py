@@ -9,6 +9,8 @@ import pytest
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.messaging import checks
 from triomq.remoting.messaging.checks import (
+    BODY_BYTES_MAX,
+    DELAY_MS_MAX,
     check_filter,
     check_invisible_time,
     check_message,
@@ -291,13 +293,15 @@ def test_the_first_problem_is_reported() -> None:
     check_message(message, NOW_MS)
 
 
-def test_limits_of_another_server() -> None:
+def test_limits_of_body_and_delivery_time() -> None:
     message = plain_message()
-    with pytest.raises(Refused, match="max 5 bytes"):
-        check_message(message, NOW_MS, body_bytes_max=5)
-    _delivery(11)(message)
-    with pytest.raises(Refused, match="11 ms ahead, max is 10 ms"):
-        check_message(message, NOW_MS, delay_ms_max=10)
+    message.body = bytes(BODY_BYTES_MAX + 1)
+    with pytest.raises(Refused, match=f"max {BODY_BYTES_MAX} bytes"):
+        check_message(message, NOW_MS)
+    message = plain_message()
+    _delivery(DELAY_MS_MAX + 1)(message)
+    with pytest.raises(Refused, match=f"{DELAY_MS_MAX + 1} ms ahead, max is {DELAY_MS_MAX} ms"):
+        check_message(message, NOW_MS)
 
 
 # Filters and times
