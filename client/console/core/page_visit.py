@@ -46,8 +46,6 @@ class Console:
     passwords: PasswordCheck
     audit: AuditLog
     templates: Environment
-    resent: dict[tuple[str, str], tuple[float, str]] = attrs.field(factory=dict)
-    """group and place of a dead letter → when it was sent again, and why that failed, if it did"""
     sessions: SessionTable = attrs.field(factory=SessionTable)
     limiter: LoginLimiter = attrs.field(factory=LoginLimiter)
 

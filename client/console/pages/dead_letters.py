@@ -8,6 +8,7 @@ from collections import Counter
 import trio
 from starlette.responses import Response
 
+from triomq.client.admin.explain.resent_copies import sent_again_ms
 from triomq.client.admin.message_preview import body_of, preview
 from triomq.client.admin.resend.message_copy import origin_topic
 from triomq.client.admin.times import now_ms
@@ -28,8 +29,6 @@ DAY_MS = 24 * 3_600_000
 READ_MAX = 2000
 RESENT_MAX = 100
 """dead letters that one form sends again"""
-KEPT_MAX = 10_000
-"""dead letters of which the console remembers that they were sent again"""
 EMPTY = reading.FoundMessages(messages=[], more=False, problems=[])
 
 
@@ -71,9 +70,13 @@ async def dead_letters(visit: PageVisit) -> Response:
         for row in visit.console.poller.view.topics.values()
         if row.kind == "dead"
     )
-    found = None
+    found = table = again = None
     if group:
         found = await _found(visit, query)
+        table = page_of(found.messages, query.text("page"))
+        again = await sent_again_ms(
+            visit.console.admin, group, [message for _, message in table.rows]
+        )
     else:
         await trio.lowlevel.checkpoint()
     return visit.page(
@@ -81,15 +84,14 @@ async def dead_letters(visit: PageVisit) -> Response:
         group=group,
         groups=groups,
         found=found,
-        table=None if found is None else page_of(found.messages, query.text("page")),
+        table=table,
         begin=query.text("begin"),
         end=query.text("end"),
         search=query.text("search"),
         preview=preview,
         origin_topic=origin_topic,
         failure=FAILURE,
-        resent=visit.console.resent,
-        resent_max=RESENT_MAX,
+        again=again,
     )
 
 
@@ -125,20 +127,15 @@ async def resend(visit: PageVisit) -> Response:
 
     async def resend_marked(mark: str) -> None:
         place, message = await _marked(visit, group, mark)
-        topic, problem = origin_topic(message), ""
+        topic = origin_topic(message)
         if topic is None:
-            problem = "the message does not say to which topic it was sent first"
-        else:
-            try:
-                await send_again(visit.console, message, topic, group if only_group else "")
-                counts[topic] += 1
-            except TrioMQError as error:
-                problem = str(error)
-        problems.extend([f"{place}: {problem}"] if problem else [])
-        kept = visit.console.resent
-        kept[group, mark] = now_ms() / 1000, problem
-        if len(kept) > KEPT_MAX:
-            del kept[next(iter(kept))]
+            problems.append(f"{place}: the message does not say to which topic it was sent first")
+            return
+        try:
+            await send_again(visit.console, message, topic, group if only_group else "")
+            counts[topic] += 1
+        except TrioMQError as error:
+            problems.append(f"{place}: {error}")
 
     async def do() -> None:
         for mark in marked:  # one after the other: the order of the messages stays

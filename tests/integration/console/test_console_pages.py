@@ -414,7 +414,7 @@ async def test_dead_letters(client: PageClient, triomq_cluster: InProcessCluster
         marks.sort(key=lambda mark: int(mark.rpartition(":")[2]))
         await client.post("/dead-letters/resend", group="billing", to="group", message=marks[:2])
         assert "2 dead letters of billing were sent again." in await client.follow()
-        assert client.text.count(">sent</span>") == 2, "which ones"
+        await until_sent(client, *marks[:2])
         again: list[tuple[str, bytes]] = []
         async with PushConsumer(
             triomq_cluster.namesrv_address,
@@ -437,6 +437,58 @@ async def test_dead_letters(client: PageClient, triomq_cluster: InProcessCluster
         await client.get("/dead-letters?group=billing")
         await client.post("/dead-letters/resend", group="billing", message="broker-a:0:99")
         assert client.status == 400
+        await until_sent(client, *marks)
+
+
+async def until_sent(client: PageClient, *marks: str) -> None:
+    """Wait until these dead letters of ``billing`` are those that were sent again."""
+    found: set[str] = set()
+    with trio.move_on_after(20):
+        while found != set(marks):
+            found = {
+                mark.group(1)
+                for row in (await client.get("/dead-letters?group=billing")).split("<tr>")
+                if ">sent</span>" in row
+                and (mark := re.search(r'name="message" value="([^"]+)"', row))
+            }
+            await trio.sleep(0.05)
+    assert found == set(marks)
+
+
+async def test_who_sent_a_dead_letter_again_does_not_matter(
+    triomq_cluster: InProcessCluster, tmp_path: Path
+) -> None:
+    """A console that starts afterwards knows what another one and mqadmin have sent."""
+    namesrv = triomq_cluster.namesrv_address
+    await triomq_cluster.create_topic("orders", queues=1)
+    ids = await send(triomq_cluster, "orders", b"first", b"second", b"third")
+
+    async def give_up(queue: MessageQueue, *offsets: int) -> None:
+        for offset in offsets:
+            (stored,) = await admin.read(queue, offset, count=1)
+            header = SendBackHeader(stored.log_offset, "billing", -1, None, queue.topic)
+            await admin.ask(broker.address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+
+    async with triomq_cluster.admin() as admin:
+        (broker,) = await admin.brokers()
+        await admin.update_group("billing", lambda config: config)
+        await give_up(MessageQueue("orders", "broker-a", 0), 0, 1, 2)
+        dead = "broker-a:0:"
+        async with console_of(namesrv, tmp_path) as first:
+            await first.log_in("admin")
+            await first.get("/dead-letters?group=billing")
+            await first.post("/dead-letters/resend", group="billing", message=dead + "0")
+            await until_sent(first, dead + "0")
+        by_mqadmin = ("dlq", "resend", "billing", "--id", ids[1], "--only-group", "--yes")
+        assert (await mqadmin(*by_mqadmin, "-n", namesrv)).code == 0
+        async with console_of(namesrv, tmp_path) as other:
+            await other.log_in("admin")
+            await until_sent(other, dead + "0", dead + "1")
+            await give_up(MessageQueue("%RETRY%billing", "broker-a", 0), 0)
+            with trio.fail_after(10):
+                while dead + "3" not in await other.get("/dead-letters?group=billing"):
+                    await trio.sleep(0.05)
+            await until_sent(other, dead + "0", dead + "1")
 
 
 async def test_the_overview_says_how_far_slaves_are_behind(
