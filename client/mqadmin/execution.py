@@ -17,13 +17,13 @@ from triomq.client.admin.access import given_access
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import UsageError, Values
 from triomq.client.admin.contexts import with_context
-from triomq.client.admin.errors import CommandTimeout
+from triomq.client.admin.errors import CommandTimeout, NotConfirmed
 from triomq.client.admin.times import request_seconds
 from triomq.client.core.errors import NoNameServer, TrioMQError
 from triomq.client.core.servers import namesrv_addresses
 from triomq.client.mqadmin.command_line import Call, complaint
-from triomq.client.mqadmin.confirmation import confirm, dry_run, must_ask
-from triomq.client.mqadmin.core.command import AdminCommand
+from triomq.client.mqadmin.core.command import AdminCommand, Effect
+from triomq.client.mqadmin.core.command_list import title
 from triomq.client.mqadmin.core.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 from triomq.client.mqadmin.core.output import line_printer, print_result, show_progress_on
 from triomq.client.mqadmin.core.places import CONTROLLERS
@@ -231,3 +231,42 @@ def report(
         file=stderr,
     )
     return EXIT_PARTIAL if answered else EXIT_FAILED
+
+
+def must_ask(call: Call, stdin: TextIO) -> bool:
+    """Return whether the command needs a yes from the terminal.
+
+    Raises: UsageError if it does and there is no terminal.
+    """
+    if not call.command.consequence or call.values.flag("yes"):
+        return False
+    if call.command.asks_with and not call.values.flag(call.command.asks_with):
+        return False
+    if dry_run(call):
+        return False
+    if not stdin.isatty():
+        if call.command.effect is Effect.MOVES:
+            return False  # scripts of RocketMQ's users move groups
+        raise UsageError(
+            f"{title(call.command.name)} {call.command.consequence}, and there is no terminal to"
+            " ask: give --yes"
+            + ("" if call.command.local is not None else ", or --dry-run to see what it would do")
+        )
+    return True
+
+
+def dry_run(call: Call) -> bool:
+    """Return whether --dry-run is given."""
+    known = any(option.name == "dry-run" for option in call.command.accepted)
+    return known and call.values.flag("dry-run")
+
+
+def confirm(command: AdminCommand, stdin: TextIO, stderr: TextIO) -> None:
+    """Ask; blocks until the user answers.
+
+    Raises: NotConfirmed for every answer but yes.
+    """
+    stderr.write(f"This {printable(command.consequence)}. Continue? [y/N] ")
+    stderr.flush()
+    if stdin.readline().strip().lower() not in ("y", "yes"):
+        raise NotConfirmed

@@ -26,7 +26,7 @@ from triomq.client.receiving.offsets import Start, StartPoint
 from triomq.client.receiving.pop.pop_membership import PopMembership
 from triomq.client.receiving.received import ReceivedMessage
 from triomq.client.receiving.subscribing import Subscriptions, check_filters, make_subscriptions
-from triomq.client.spans.consuming import add_spans
+from triomq.client.spans.setup import add_spans
 from triomq.client.trace.dispatcher import open_trace
 from triomq.remoting.protocol.bodies.heartbeat import (
     BROADCASTING,

@@ -47,7 +47,7 @@ from triomq.client.sending.queue_choice import Selector
 from triomq.client.sending.recalls import RecallMethods
 from triomq.client.sending.receipt import SendReceipt, split_receipt
 from triomq.client.sending.sender import Sender, SendTarget
-from triomq.client.spans.producing import make_accumulator, make_sender
+from triomq.client.spans.setup import make_accumulator, make_sender
 from triomq.client.trace.dispatcher import open_trace
 from triomq.client.transactions.checked_message import CheckHandler
 from triomq.client.transactions.methods import ProducerTransactions, TransactionMethods

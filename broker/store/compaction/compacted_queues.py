@@ -5,23 +5,68 @@ A queue gets its files when its first message is copied, and loses them with the
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import attrs
+import msgspec
 import trio
 
 from triomq.broker.store.compaction.compacted_queue import CompactedQueue
 from triomq.broker.store.compaction.compaction_log import PLACES, open_compaction_log
 from triomq.broker.store.compaction.copy_file import CopySizes
-from triomq.broker.store.compaction.position_checkpoint import PositionCheckpoint
 from triomq.broker.store.compaction.replacement import PLAN_NAME
 from triomq.broker.store.core.config import CompactionRules
 from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.queues.table import QueueTable
+from triomq.remoting.core.atomic_file import DamagedFile, SystemFiles, read_file, replace_file
 from triomq.remoting.protocol.record import StoredMessage
+
+logger = logging.getLogger(__name__)
+
+
+class _Positions(msgspec.Struct):
+    queue_offset_map: dict[str, int] = msgspec.field(name="queueOffsetMap", default_factory=dict)
+
+
+@attrs.define(eq=False)
+class PositionCheckpoint:
+    """How far passes have covered each queue: loaded once, saved after each pass. Both block.
+
+    The file ``compaction/position-checkpoint`` is JSON: ``{"queueOffsetMap": {"<topic>_<queue id>":
+    <queue offset>}}``. Without it passes begin again, and remove the same.
+
+    Source: store/kv/CompactionPositionMgr.java.
+    """
+
+    path: Path
+    offsets: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
+    """(topic, queue id) -> the last queue offset that passes have covered."""
+
+    def load(self) -> None:
+        """Read the file; without a readable one, passes begin again. Raises: OSError."""
+        try:
+            found = read_file(self.path, _decode)
+        except DamagedFile as error:
+            logger.warning("%s: compaction covers all messages again", error)
+            return
+        for name, offset in (found or {}).items():
+            topic, _, queue_id = name.rpartition("_")
+            if topic and queue_id.isdecimal():
+                self.offsets[topic, int(queue_id)] = offset
+
+    def save(self, offsets: Mapping[tuple[str, int], int], files: SystemFiles) -> None:
+        """Replace the file. Raises: OSError."""
+        table = {f"{topic}_{queue_id}": offset for (topic, queue_id), offset in offsets.items()}
+        replace_file(self.path, msgspec.json.encode(_Positions(table)), files)
+
+
+def _decode(data: bytes) -> dict[str, int]:
+    return msgspec.json.decode(data, type=_Positions).queue_offset_map
+
 
 THREADS_MAX = 4
 """Threads that read and write copies at the same time; a queue has one at most."""

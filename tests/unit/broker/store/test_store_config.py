@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from triomq.broker.store.core.config import FlushMode, StoreConfig
-from triomq.broker.store.core.delay_levels import format_delay_levels, parse_delay_levels
+from triomq.broker.store.core.config import (
+    FlushMode,
+    StoreConfig,
+    format_delay_levels,
+    parse_delay_levels,
+)
 
 
 def test_defaults_are_java_s() -> None:

@@ -1,18 +1,31 @@
-"""What sends a producer's messages: plain, or with spans if the settings have a tracer provider.
+"""The sender of a producer and the hooks of a consumer: with spans if there is a tracer provider.
 
-Producers without spans load none of OpenTelemetry and run none of its code.
+Clients without spans load none of OpenTelemetry and run none of its code.
 """
 
 from __future__ import annotations
 
 import trio
 
-from triomq.client.core.config import ProducerSettings
+from triomq.client.core.config import ConsumerSettings, ProducerSettings
 from triomq.client.core.message_trace import MessageTrace
 from triomq.client.core.session import Session
+from triomq.client.receiving.observed import Observers
 from triomq.client.sending.auto_batch import Accumulator
 from triomq.client.sending.sender import Sender
 from triomq.client.spans.attributes import tracer_of
+
+
+def add_spans(observers: Observers, settings: ConsumerSettings, *, broadcast: bool) -> None:
+    """Add the hooks that make a consumer's spans, if it has a tracer provider."""
+    tracer = tracer_of(settings.client)
+    if tracer is None:
+        return
+    from triomq.client.spans.handling import HandlingSpans  # the extra `otel`
+
+    spans = HandlingSpans(tracer, settings.client.namespace, broadcast)
+    observers.consume_hooks = (*observers.consume_hooks, spans)
+    observers.settle_hooks = (*observers.settle_hooks, spans)
 
 
 def make_sender(
