@@ -250,7 +250,9 @@ async def _run(
                     async with trio.open_nursery() as announcing:
                         if broker.table_copy is not None:
                             announcing.start_soon(broker.table_copy.run, name="table-copy")
-                        await announcing.start(services.registrar.run, name="registration")
+                        await announcing.start(
+                            services.registrar.keep_registered, name="registration"
+                        )
                         acting.start(announcing)
                         if acting.group is not None:
                             announcing.start_soon(broker.group_changes.run, name="group-changes")

@@ -115,7 +115,7 @@ class ServiceSet:
         tasks.start_soon(self.cold.run, name="cold-pulls")
         tasks.start_soon(self.pushed.run, name="pushed-replies")
         tasks.start_soon(every, 30.0, self.locks.sweep, name="queue-locks-expire")
-        tasks.start_soon(self.statistics.run, name="statistics")
+        tasks.start_soon(self.statistics.take_samples, name="statistics")
         tasks.start_soon(self.slow_consumers.run, name="slow-consumers")
         if self.plain_acl is not None:
             tasks.start_soon(self.plain_acl.run, name="plain-acl")

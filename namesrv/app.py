@@ -133,7 +133,7 @@ async def run_namesrv(
                 )
                 nursery.start_soon(brokers.run_leaving, name="leaving-brokers")
                 if notices is not None:
-                    nursery.start_soon(notices.run, name="min-broker-id-notices")
+                    nursery.start_soon(notices.send_notices, name="min-broker-id-notices")
                 if sniffer is not None:
                     nursery.start_soon(sniffer.run, name="tls-files")
                 if controller is not None:

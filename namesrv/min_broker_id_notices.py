@@ -42,7 +42,7 @@ class MinBrokerIdNotices:
         if self._pending:
             self._wake.set()
 
-    async def run(self) -> None:
+    async def send_notices(self) -> None:
         """Send notices until cancelled: the task "min-broker-id-notices"."""
         async with Connector(self.connecting) as connector:
             while True:

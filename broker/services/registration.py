@@ -123,7 +123,9 @@ class Registrar:
     _lookup_failed: bool = attrs.field(default=False, init=False)
     """Whether the last lookup of addresses failed, which the log says once."""
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def keep_registered(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """Keep the broker registered; ``started`` once every name server was tried (or is slow)."""
         async with trio.open_nursery() as nursery:
             await self._follow(nursery)
@@ -325,7 +327,7 @@ class Registrar:
     async def unregister(self) -> None:
         """Unregister from every name server that knows this broker.
 
-        This is the first step of an orderly stop, after ``run`` was cancelled.
+        This is the first step of an orderly stop, after ``keep_registered`` was cancelled.
         """
         async with trio.open_nursery() as nursery:
             for server in self.servers.values():

@@ -250,7 +250,7 @@ class Statistics:
             result.append((newest[column] - oldest[column]) / seconds if seconds > 0 else 0.0)
         return (result[0], result[1], result[2])
 
-    async def run(self) -> None:
+    async def take_samples(self) -> None:
         """Run the task "statistics"."""
         tick = 0
         while True:

@@ -100,7 +100,7 @@ class Cleaner:
         """Begin a round now, because the rules have changed. Checkpoint: never."""
         self._wake.set()
 
-    async def run(self) -> None:
+    async def clean_in_rounds(self) -> None:
         """Run the task "store-cleaner"."""
         self._note_space(await self._decide(delete=False))
         while True:

@@ -117,12 +117,12 @@ async def open_store(
         try:
             async with trio.open_nursery() as nursery:
                 tasks = {
-                    "flusher": store.flusher.run,
+                    "flusher": store.flusher.flush_appended,
                     "flush-deadlines": store.flusher.run_deadlines,
-                    "indexer": store.indexer.run,
-                    "index-syncer": store.index_syncer.run,
-                    "cleaner": store.cleaner.run,
-                    "remover": store.queue_table.remover.run,
+                    "indexer": store.indexer.index_backlog,
+                    "index-syncer": store.index_syncer.sync_in_rounds,
+                    "cleaner": store.cleaner.clean_in_rounds,
+                    "remover": store.queue_table.remover.remove_folders,
                     "compaction-copies": store.compactor.run_copies,
                     "compaction-passes": store.compactor.run_passes,
                 }

@@ -151,7 +151,7 @@ class Heartbeats:
             for address in self._brokers():
                 nursery.start_soon(self._log_failure, self._send, address)
 
-    async def run(self) -> None:
+    async def send_heartbeats(self) -> None:
         """Send heartbeats every ``heartbeat_interval``, and at once to brokers of new routes."""
         due = trio.current_time() + self.settings.heartbeat_interval
         while True:

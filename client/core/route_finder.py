@@ -419,7 +419,7 @@ class RouteFinder:
                 watched.due = soon
                 self._due_sooner.set()
 
-    async def run(self) -> None:
+    async def refresh_watched(self) -> None:
         """Refresh the watched topics every ``route_interval``, at first sooner after a failure."""
         while True:
             due = min((watched.due for watched in self._watched.values()), default=inf)

@@ -141,8 +141,8 @@ class Session(Calls):
     def start_background(self, nursery: trio.Nursery, address_server: str | None) -> None:
         """Start what every client does."""
         self.answer_requests({RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed})
-        nursery.start_soon(self.finder.run, name="route refresh")
-        nursery.start_soon(self.heartbeats.run, name="heartbeat")
+        nursery.start_soon(self.finder.refresh_watched, name="route refresh")
+        nursery.start_soon(self.heartbeats.send_heartbeats, name="heartbeat")
         if address_server is not None:
             update = partial(update_name_servers, address_server, self._names, self, self._failures)
             nursery.start_soon(

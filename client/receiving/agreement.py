@@ -60,7 +60,7 @@ class Agreement:
         """Compare soon: a member joined, left or subscribed to something else."""
         self._changed.set()
 
-    async def run(self) -> None:
+    async def compare_after_changes(self) -> None:
         """Compare at the start and after each change, until the broker forbids to ask."""
         while True:
             await trio.sleep(SETTLE_SECONDS)

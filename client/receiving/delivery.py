@@ -116,10 +116,12 @@ class Delivery:
         """Start the tasks that hand messages out again."""
         inbox, broker = self.inbox, self.broker
         if isinstance(inbox, OrderedInbox):
-            nursery.start_soon(inbox.run, name="rests")
+            nursery.start_soon(inbox.end_rests, name="rests")
         elif broker is not None:
             nursery.start_soon(
-                broker.redelivery.run, lambda message: inbox.put([message]), name="redelivery"
+                broker.redelivery.deliver_due,
+                lambda message: inbox.put([message]),
+                name="redelivery",
             )
             seconds = min(broker.settings.consume_timeout, 60.0)
             nursery.start_soon(every, seconds, partial(expire, broker, owned), name="expiry")

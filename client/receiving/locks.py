@@ -93,7 +93,7 @@ class QueueLocks:
         """Release locks, so that the next member need not wait until they expire."""
         await _by_broker(self._unlock, queues)
 
-    async def run(self) -> None:
+    async def renew_when_due(self) -> None:
         """Renew all locks every ``lock_interval``, when asked to, and soon after a failure."""
         while True:
             self._wanted = trio.Event()

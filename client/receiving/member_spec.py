@@ -99,8 +99,8 @@ class GroupMember(SessionObserver, ABC):
         subscriptions = self.spec.subscriptions
         await check_filters(self.session, self.spec.group, subscriptions.values())
         await self.join(subscriptions)
-        nursery.start_soon(counts.run, name="consumption samples")
-        nursery.start_soon(self.agreement.run, name="agreement")
+        nursery.start_soon(counts.take_samples, name="consumption samples")
+        nursery.start_soon(self.agreement.compare_after_changes, name="agreement")
 
     async def join(self, topics: Mapping[str, SubscriptionData], *, again: bool = False) -> None:
         """Find the topics' brokers, send them a heartbeat, and get messages.

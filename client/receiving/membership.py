@@ -79,11 +79,11 @@ class Membership(GroupMember):
         """Divide the queues from now on, and renew locks if there are any."""
         self.nursery.start_soon(self._rebalance, name="rebalance")
         if self.rebalancer.locks is not None:
-            self.nursery.start_soon(self.rebalancer.locks.run, name="queue locks")
+            self.nursery.start_soon(self.rebalancer.locks.renew_when_due, name="queue locks")
 
     async def _rebalance(self) -> None:
         with self._rebalancing:
-            await self.rebalancer.run()
+            await self.rebalancer.rebalance_when_due()
 
     def store_offsets(self) -> None:
         """Start to store offsets, at each broker apart: one that hangs holds up its own only."""

@@ -137,9 +137,9 @@ class OrderedInbox:
             await state.idle.wait()
         await trio.lowlevel.checkpoint()
 
-    async def run(self) -> None:
+    async def end_rests(self) -> None:
         """Offer queues whose rest is over; runs for ever."""
-        await self._resting.run(self._end_rest)
+        await self._resting.deliver_due(self._end_rest)
 
     def _end_rest(self, state: QueueState) -> None:
         state.resting = False

@@ -80,7 +80,7 @@ class ConsumerCounts:
             (now, {topic: attrs.evolve(counts) for topic, counts in self.topics.items()})
         )
 
-    async def run(self) -> None:
+    async def take_samples(self) -> None:
         """Take a sample every ten seconds; runs for ever."""
         while True:
             self.sample(trio.current_time())

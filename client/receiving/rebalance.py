@@ -117,7 +117,7 @@ class Rebalancer:
         self._ended = True
         self._first_round.set()
 
-    async def run(self) -> None:
+    async def rebalance_when_due(self) -> None:
         """Divide the queues now, every ``rebalance_interval``, when woken, soon after a failure."""
         while True:
             self._wanted = trio.Event()

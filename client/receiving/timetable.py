@@ -32,7 +32,7 @@ class Timetable(Generic[T]):
         heapq.heappush(self._heap, (due, next(self._numbers), item))
         self._changed.set()
 
-    async def run(self, deliver: Callable[[T], object]) -> None:
+    async def deliver_due(self, deliver: Callable[[T], object]) -> None:
         """Call ``deliver`` with each item when it is due; runs for ever."""
         heap = self._heap
         while True:

@@ -164,7 +164,7 @@ class Requests:
 
     # Heartbeats
 
-    async def run(self) -> None:
+    async def renew_heartbeats(self) -> None:
         """Send heartbeats again when a connection is lost: replies may be on their way to it."""
         while True:
             await self._lost.wait()

@@ -127,7 +127,7 @@ class Producer(TransactionMethods, RequestMethods, RecallMethods):
                     )
                 self._transactions = ProducerTransactions.start(sender, self._check, nursery)
                 self._requests = Requests(sender)
-                nursery.start_soon(self._requests.run, name="heartbeats for replies")
+                nursery.start_soon(self._requests.renew_heartbeats, name="heartbeats for replies")
                 self._sender = sender
                 try:
                     yield

@@ -96,7 +96,7 @@ class TraceDispatcher:
         """Return an id for a call of a handler."""
         return self._sender.ids.next(time.time_ns() // 1_000_000)
 
-    async def run(self) -> None:
+    async def send_waiting(self) -> None:
         """Send what waits until ``close``; shielded, so that the last records leave as well."""
         with self._scope:
             while True:
@@ -207,7 +207,7 @@ async def open_trace(
     async with open_session(namesrv, own, JoinedGroups(producer_group=name)) as session:
         dispatcher = TraceDispatcher(settings.trace_topic, Sender(name, session, sending), sending)
         async with open_background() as nursery:
-            nursery.start_soon(dispatcher.run, name="message trace")
+            nursery.start_soon(dispatcher.send_waiting, name="message trace")
             seconds = settings.farewell_timeout
             try:
                 yield MessageTrace(

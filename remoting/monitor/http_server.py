@@ -309,7 +309,7 @@ async def monitoring(
         yield monitor
         return
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(monitor.loop.run, name="loop-lag")
+        nursery.start_soon(monitor.loop.measure_lag, name="loop-lag")
         if push is not None:
             nursery.start_soon(monitor.export.run, monitor, push, name="otlp-export")
             _log.info("metrics go to %s", push.endpoint)

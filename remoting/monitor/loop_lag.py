@@ -22,7 +22,7 @@ class LoopLag:
     seconds: float = attrs.field(default=0.0, init=False)
     longest: float = attrs.field(default=0.0, init=False)
 
-    async def run(self) -> None:
+    async def measure_lag(self) -> None:
         """Run the task "loop-lag"."""
         while True:
             due = trio.current_time() + PERIOD_SECONDS

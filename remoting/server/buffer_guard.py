@@ -24,7 +24,7 @@ class BufferGuard:
     connections: Callable[[], Iterable[Connection]]
     outboxes: Outboxes
 
-    async def run(self) -> None:
+    async def guard_buffers(self) -> None:
         """Guard until cancelled."""
         while True:
             with trio.move_on_after(BUFFER_SCAN_SECONDS):

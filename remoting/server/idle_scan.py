@@ -22,7 +22,7 @@ class IdleScan:
     limit: LogLimit = attrs.field(factory=LogLimit)
     closed_count: int = attrs.field(default=0, init=False)
 
-    async def run(self) -> None:
+    async def scan_in_rounds(self) -> None:
         """Scan until cancelled."""
         await every(min(self.idle_seconds / 4, 30.0), self._scan)
 

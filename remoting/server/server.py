@@ -249,9 +249,9 @@ class Server:
                         for number in range(pool.config.workers):
                             nursery.start_soon(pool.work, name=f"pool-{pool.name}-{number}")
                     nursery.start_soon(self._sweeper.run, name="sweeper")
-                    nursery.start_soon(self._idle_scan.run, name="idle-scan")
+                    nursery.start_soon(self._idle_scan.scan_in_rounds, name="idle-scan")
                     guard = BufferGuard(self.connections, self._outboxes)
-                    nursery.start_soon(guard.run, name="buffer-guard")
+                    nursery.start_soon(guard.guard_buffers, name="buffer-guard")
                     await trio.sleep_forever()
                 finally:
                     self._stages_run = False

@@ -70,7 +70,7 @@ class IndexSyncer:
         """Save without waiting for the interval: recovery would bring back what was deleted."""
         self._soon.set()
 
-    async def run(self) -> None:
+    async def sync_in_rounds(self) -> None:
         """Run the task "store-index-syncer". Raises: FlushFailed."""
         due = trio.current_time() + self.config.checkpoint_interval_ms / 1000
         saving = False

@@ -228,7 +228,7 @@ class Indexer:
             event.set()
         self._work.advance(end)
 
-    async def run(self) -> None:
+    async def index_backlog(self) -> None:
         """Run the task "store-indexer": index what could not be indexed in place."""
         while True:
             await self._work.wait_beyond(self.indexed.value)

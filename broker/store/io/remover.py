@@ -84,7 +84,7 @@ class Remover:
         """The number of directories that are not deleted yet."""
         return len(self._waiting)
 
-    async def run(self) -> None:
+    async def remove_folders(self) -> None:
         """Run the task "store-remover"."""
         while True:
             while self._waiting:

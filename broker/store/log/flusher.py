@@ -128,8 +128,8 @@ class Flusher:
     failure: FlushFailed | None = attrs.field(default=None, init=False)
     """The fsync that failed. From then on nothing is flushed, and no sender gets DURABLE."""
     _queue: QueuedSync | None = attrs.field(default=None, init=False)
-    """The kernel's queue, the fast path for a single file. None outside of ``run``, and on systems
-    without such a queue.
+    """The kernel's queue, the fast path for a single file. None outside of ``flush_appended``, and
+    on systems without such a queue.
     """
     _pending: deque[PendingSend] = attrs.field(factory=deque, init=False)
     """Ascending in ``end``; in ``deadline``, too, unless the time-out was made shorter
@@ -139,7 +139,7 @@ class Flusher:
         factory=trio.lowlevel.ParkingLot, init=False
     )
 
-    async def run(self) -> None:
+    async def flush_appended(self) -> None:
         """Run the task "store-flusher". Raises: FlushFailed."""
         self._queue = self.disk.open_sync_queue()
         try:

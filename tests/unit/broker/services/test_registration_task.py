@@ -107,7 +107,7 @@ def make(tmp_path: Path, servers: NameServers, *addresses: str, **settings: obje
 @asynccontextmanager
 async def running(registrar: Registrar) -> AsyncIterator[Callable[[], None]]:
     async with trio.open_nursery() as nursery:
-        await nursery.start(registrar.run)
+        await nursery.start(registrar.keep_registered)
         yield nursery.cancel_scope.cancel
         nursery.cancel_scope.cancel()
 

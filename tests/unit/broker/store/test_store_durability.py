@@ -529,7 +529,7 @@ async def test_a_checkpoint_that_met_a_full_disk_is_tried_again_once_in_an_inter
         config, Disk(), *[nothing] * 3, queues, nothing, health, nothing, nothing, lambda: 0
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(syncer.run)
+        nursery.start_soon(syncer.sync_in_rounds)
         syncer.save_soon()
         await trio.sleep(30)
         assert 10 <= len(tried[fault]) <= 40

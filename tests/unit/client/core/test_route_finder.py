@@ -80,7 +80,7 @@ async def test_unused_topics_are_forgotten_and_found_again(
     async with trio.open_nursery() as nursery:
         for number in range(TOPICS):
             assert await routes.publish_queues(f"T{number}", "TBW102", 4)
-        nursery.start_soon(routes.run)
+        nursery.start_soon(routes.refresh_watched)
         await trio.sleep(290)
         assert gone == set()
         await trio.sleep(120)
@@ -104,7 +104,7 @@ async def test_a_few_topics_are_kept_whether_used_or_not(
     async with trio.open_nursery() as nursery:
         for number in range(5):
             await routes.refresh(f"T{number}")
-        nursery.start_soon(routes.run)
+        nursery.start_soon(routes.refresh_watched)
         await trio.sleep(3600)
         assert gone == set()
         nursery.cancel_scope.cancel()
@@ -194,7 +194,7 @@ async def test_a_failed_request_has_its_route_looked_up_at_once_and_then_less_of
     routes = finder(server, set())
     async with trio.open_nursery() as nursery:
         await routes.refresh("T1")
-        nursery.start_soon(routes.run)
+        nursery.start_soon(routes.refresh_watched)
         await trio.sleep(10)
         server.asked.clear()
         times: list[float] = []

@@ -274,7 +274,7 @@ async def test_failed_messages_of_an_ordered_batch_come_again_first_and_in_order
             inbox.settled(message)
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(inbox.run)
+        nursery.start_soon(inbox.end_rests)
         second = await inbox.get_some(10)
         assert [message.queue_offset for message in second] == comes_again
         nursery.cancel_scope.cancel()
@@ -318,7 +318,7 @@ async def test_each_rest_of_an_ordered_queue_has_its_own_length(
     inbox, owner = OrderedInbox(), assignment()
     inbox.put(messages(owner, 1))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(inbox.run)
+        nursery.start_soon(inbox.end_rests)
         for pause in (30.0, 0.5, 2.0):
             began = trio.current_time()
             out = await inbox.get()
@@ -352,7 +352,9 @@ async def test_what_a_cancelled_batch_handler_has_settled_does_not_come_again(
         nursery.cancel_scope.cancel()
     assert seen == [0, 1, 2]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(inbox.run if isinstance(inbox, OrderedInbox) else trio.sleep_forever)
+        nursery.start_soon(
+            inbox.end_rests if isinstance(inbox, OrderedInbox) else trio.sleep_forever
+        )
         with trio.fail_after(1):
             assert [message.queue_offset for message in await inbox.get_some(3)] == [1]
         nursery.cancel_scope.cancel()
@@ -409,7 +411,7 @@ async def test_second_deliveries_come_when_they_are_due(
     inbox, owner, redelivery = Inbox(), assignment(), Timetable[ReceivedMessage]()
     late, soon = messages(owner, 2)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(redelivery.run, lambda message: inbox.put([message]))
+        nursery.start_soon(redelivery.deliver_due, lambda message: inbox.put([message]))
         await trio.testing.wait_all_tasks_blocked()
         redelivery.put(trio.current_time() + 9, late)
         redelivery.put(trio.current_time() + 5, soon)

@@ -42,7 +42,7 @@ async def running(sender: FakeSender, seconds: float = SEND_SECONDS) -> AsyncIte
     plain = ProducerSettings(compress_over_bytes=1 << 20)
     dispatcher = TraceDispatcher("Traces", cast("Sender", sender), plain)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(dispatcher.run)
+        nursery.start_soon(dispatcher.send_waiting)
         yield dispatcher
         nursery.cancel_scope.cancel()  # as the end of a client does: the task is shielded
         dispatcher.close(seconds)

@@ -133,7 +133,7 @@ class Line:
 async def test_the_idle_scan(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
     silent, reader, writer = Line(), Line(), Line()
     scan = IdleScan(lambda: [line for line in (silent, reader, writer) if not line.closed_for], 100)  # type: ignore[arg-type, return-value]
-    nursery.start_soon(scan.run)
+    nursery.start_soon(scan.scan_in_rounds)
     for _ in range(30):
         reader.traffic += 1
         writer.traffic += 1
@@ -164,7 +164,7 @@ async def test_the_guard_sleeps_when_it_has_done_its_work(nursery: trio.Nursery)
     hoards = [Hoard(100) for _ in range(20)]
     outboxes = Outboxes(high_bytes=10, hard_bytes=1000, total_bytes_max=150)
     guard = BufferGuard(lambda: [hoard for hoard in hoards if not hoard.closed], outboxes)  # type: ignore[arg-type, return-value]
-    nursery.start_soon(guard.run)
+    nursery.start_soon(guard.guard_buffers)
     for turn in (1, 2):
         outboxes.total_bytes = 0
         outboxes.add(100 * sum(not hoard.closed for hoard in hoards))
@@ -181,7 +181,7 @@ async def test_the_guard_skips_connections_that_closed_meanwhile(nursery: trio.N
     guard = BufferGuard(lambda: hoards, outboxes)  # type: ignore[arg-type, return-value]
 
     hoards[CLOSED_AT_ONCE_MAX - 1].then = lambda: hoards[-1].close_greedy(0)
-    nursery.start_soon(guard.run)
+    nursery.start_soon(guard.guard_buffers)
     outboxes.add(2)
     await trio.testing.wait_all_tasks_blocked(0.01)
     assert all(hoard.closed for hoard in hoards)
