@@ -36,6 +36,8 @@ GREW = 20
 ALONE_MAX = 5
 BUDGET = 40 * 60 * 2 * 1.25
 """Seconds of processor time that CI may take: 40 minutes of two cores, and a quarter more."""
+STALE_SEED = "stale seed: "
+"""What the plugin ``ci_rules`` says at the end of a run."""
 DURATION = re.compile(r"^ *([\d.]+)s (?:call|setup|teardown) +(.+)$", re.MULTILINE)
 PYTEST = (
     *(sys.executable, "-m", "pytest", "-q", "--color=no", "--durations=300"),
@@ -310,13 +312,16 @@ def last_line(lane: Lane) -> str:
 
 
 def show(lanes: tuple[Lane, ...], outcomes: list[Outcome]) -> None:
-    """Print what grew, then which lanes failed, their whole output last."""
+    """Print what grew and what has to be renewed, then which lanes failed, their output last."""
     seconds = {outcome.lane.name: round(outcome.seconds) for outcome in outcomes}
     before = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
     for name, now in seconds.items():
         if name in before and now > before[name] + GREW:
             print(f"{name} took {now} s, {now - before[name]} s longer than the committed baseline")
     for outcome in outcomes:
+        for line in log_of(outcome.lane).read_text(errors="replace").split("\n"):
+            if line.startswith(STALE_SEED):
+                print(f"{line}: note the new one")
         for test in outcome.again:
             print(f"failed beside others, and has to be mended: {test}{reason(outcome.lane, test)}")
     failed = [outcome for outcome in outcomes if outcome.code != 0]

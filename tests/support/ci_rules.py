@@ -1,7 +1,7 @@
 """The pytest plugin with the rules of CI: ``--no-skips`` makes a skipped test a failure, and with
 ``--again`` a test with a foreign peer, and no other, gets a second try; a test with Spark only if
 a known fault of Spark ended it. ``--failures=FILE`` writes which tests failed, for a run of these
-without others beside them.
+without others beside them. Seeds that find no broken program any more are named at the end.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ _failures: dict[str, bool] = {}
 """Failed test -> whether it is marked ``loss``. It is the module, if what the test needs failed: a
 fixture of a module is one failure, however many tests want it.
 """
+STALE_SEED = "stale seed"
+"""The name under which a test records the seed of a broken program that finds it no more."""
 
 MAY_BE_SKIPPED = {
     # Delta and Iceberg come months after a version of Spark.
@@ -150,6 +152,19 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         failed = report.nodeid.split("::")[0] if report.when == "setup" else report.nodeid
         counts_messages = getattr(report, "counts_messages", True)
         _failures[failed] = counts_messages or _failures.get(failed, False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name stale seeds: the search for another one costs time in each run, until it is noted."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    notes = {
+        text: None
+        for report in reports
+        for name, text in getattr(report, "user_properties", ())
+        if name == STALE_SEED
+    }
+    for text in notes:
+        terminalreporter.write_line(f"{STALE_SEED}: {text}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -85,6 +85,22 @@ def test_a_lane_that_grew_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ("slow took 121 s, 21 s longer than the committed baseline\n")
 
 
+def test_a_stale_seed_is_named_although_its_test_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "a_broken_rule is found by 17 now, not by 5"
+    module = tmp_path / "test_broken.py"
+    module.write_text(f"def test(record_property): record_property('stale seed', {note!r})\n")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "support"))
+    plugins = ("-p", "ci_rules", "-p", "no:triomq", "-p", "no:cacheprovider")
+    words = (sys.executable, "-m", "pytest", "-q", *plugins, f"--rootdir={tmp_path}", str(module))
+    outcomes = play((Lane("slow", words),))
+    assert outcomes[0].code == 0
+    capsys.readouterr()
+    show((), outcomes)
+    assert capsys.readouterr().out == f"stale seed: {note}: note the new one\n"
+
+
 def flaky(folder: Path, count: int, code: int = 1) -> Lane:
     """A lane whose first run names ``count`` failed tests, which pass alone."""
     program = (
