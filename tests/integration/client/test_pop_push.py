@@ -17,6 +17,7 @@ import pytest
 import trio
 from process_cluster import process_cluster
 from serving import until
+from virtual_time import in_virtual_time
 
 from triomq import (
     ClientSettings,
@@ -92,6 +93,7 @@ async def test_more_members_than_queues_have_work(triomq_cluster: InProcessClust
     assert all(len(got[member]) > 5 for member in range(4)), got
 
 
+@in_virtual_time
 async def test_a_slow_member_holds_back_no_other(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("T", queues=1)
     fast: list[bytes] = []
@@ -122,6 +124,7 @@ async def test_a_slow_member_holds_back_no_other(triomq_cluster: InProcessCluste
         await until(lambda: other.statistics().unsettled == 0)
 
 
+@in_virtual_time
 async def test_a_long_handler_keeps_its_message(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("T", queues=1)
     begun, ended = Counter[bytes](), Counter[bytes]()
@@ -159,6 +162,7 @@ class AckDuringRenewal:
         """Change nothing."""
 
 
+@in_virtual_time
 async def test_a_message_that_is_acked_while_it_is_renewed_never_comes_again(
     triomq_cluster: InProcessCluster,
 ) -> None:
@@ -178,6 +182,7 @@ async def test_a_message_that_is_acked_while_it_is_renewed_never_comes_again(
         assert waiting.cancelled_caught
 
 
+@in_virtual_time
 async def test_acks_wait_for_a_broker_that_is_away() -> None:
     async with local_cluster() as cluster:
         await cluster.create_topic("T", queues=1)
@@ -201,6 +206,7 @@ async def test_acks_wait_for_a_broker_that_is_away() -> None:
         assert waiting.cancelled_caught
 
 
+@in_virtual_time
 async def test_a_namespace_pops_its_own_messages(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("red%T", queues=1)
     deliveries: list[tuple[str, bytes, int]] = []
@@ -222,6 +228,7 @@ async def test_a_namespace_pops_its_own_messages(triomq_cluster: InProcessCluste
     assert sorted(deliveries) == expected
 
 
+@in_virtual_time
 async def test_a_failed_message_comes_again(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("T", queues=1)
     deliveries: list[tuple[bytes, int]] = []
@@ -242,6 +249,7 @@ async def test_a_failed_message_comes_again(triomq_cluster: InProcessCluster) ->
     assert outcomes == [True] * 5
 
 
+@in_virtual_time
 async def test_an_exception_hides_the_message_for_the_group_s_delay(
     triomq_cluster: InProcessCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -264,6 +272,7 @@ async def test_an_exception_hides_the_message_for_the_group_s_delay(
     assert "ZeroDivisionError" in caplog.text
 
 
+@in_virtual_time
 async def test_the_last_delivery_makes_a_dead_letter(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("T", queues=1)
     tries: list[int] = []
@@ -287,6 +296,7 @@ async def test_the_last_delivery_makes_a_dead_letter(triomq_cluster: InProcessCl
     assert tries == [0, 1]
 
 
+@in_virtual_time
 async def test_the_end_gives_back_what_no_handler_has(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("T", queues=1)
     await send(triomq_cluster.namesrv_address, numbers(8))
@@ -310,6 +320,7 @@ async def test_the_end_gives_back_what_no_handler_has(triomq_cluster: InProcessC
     assert sorted([taken[0].body, *later]) == numbers(8)
 
 
+@in_virtual_time
 async def test_little_is_held(triomq_cluster: InProcessCluster) -> None:
     """Neither messages nor bytes beyond the limits, however long the application waits."""
     await triomq_cluster.create_topic("T", queues=4)
@@ -450,6 +461,7 @@ async def test_pause_and_resume(triomq_cluster: InProcessCluster) -> None:
         await until(lambda: len(seen) >= 11)
 
 
+@in_virtual_time
 async def test_a_group_that_pulled_before_gets_its_retries(
     triomq_cluster: InProcessCluster,
 ) -> None:
@@ -574,6 +586,7 @@ async def test_a_broker_that_is_killed_in_the_middle(tmp_path: Path, ordered: bo
     assert sorted(acked) == numbers(300)
 
 
+@in_virtual_time
 async def test_several_brokers() -> None:
     async with local_cluster(brokers=2) as cluster:
         await cluster.create_topic("T", queues=1)
