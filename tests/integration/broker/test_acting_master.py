@@ -17,6 +17,7 @@ import pytest
 import trio
 from brokers import BrokerPeer
 from replicated_brokers import Group, Member, broker_group, eventually
+from virtual_time import in_virtual_time
 
 from triomq import ConsumerSettings, PushConsumer, ReceivedMessage
 from triomq.client.core.config import ClientSettings
@@ -277,6 +278,7 @@ async def test_timed_messages_go_to_another_master(tmp_path: Path) -> None:
         assert len(await two.other.peer.all_bodies("T", 1)) == 1
 
 
+@in_virtual_time
 async def test_with_the_option_off_nothing_of_it_happens(tmp_path: Path) -> None:
     """No master in the route, no delivery; 905 and 906 are unknown; the master delivers when it is
     back.
@@ -438,6 +440,7 @@ async def test_a_master_says_where_it_is_and_who_is_in_its_group(tmp_path: Path)
         assert two.slave.ready.address in bytes(members.body).decode()
 
 
+@in_virtual_time
 async def test_a_slave_whose_log_has_parted_serves_nothing_and_acts_for_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

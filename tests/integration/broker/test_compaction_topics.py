@@ -12,6 +12,7 @@ import trio
 from brokers import BrokerPeer, crashed_broker, peer_of, running_broker
 from copied_queue import check_layout
 from replicated_brokers import broker_group, eventually
+from virtual_time import in_virtual_time
 
 from triomq.broker.app import BrokerReady
 from triomq.broker.store.compaction.copy_file import CopySizes
@@ -196,6 +197,7 @@ async def test_messages_without_a_key_are_refused_alone_and_in_batches(tmp_path:
         assert "does not go with queue.type=BatchCQ" in (answer.remark or "")
 
 
+@in_virtual_time
 async def test_the_log_keeps_what_cannot_be_copied(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -215,6 +217,7 @@ async def test_the_log_keeps_what_cannot_be_copied(
         await compacted(peer, values, 60)
 
 
+@in_virtual_time
 async def test_a_copy_that_a_consumer_failed_comes_again(tmp_path: Path) -> None:
     async with running_broker(tmp_path, **SETTINGS) as ready, peer_of(ready) as peer:
         await create(peer)
@@ -234,6 +237,7 @@ async def test_a_copy_that_a_consumer_failed_comes_again(tmp_path: Path) -> None
         assert "look message by offset failed" in (answer.remark or "")
 
 
+@in_virtual_time
 async def test_a_topic_that_is_made_again_begins_without_copies(tmp_path: Path) -> None:
     async with running_broker(tmp_path, **SETTINGS) as ready, peer_of(ready) as peer:
         await create(peer)

@@ -9,6 +9,7 @@ import trio
 from brokers import BrokerPeer, crashed_broker, peer_of, running_broker
 from jumping_clock import DAY, jumping_clock
 from pop_peer import Popped, pop
+from virtual_time import in_virtual_time
 
 from triomq.broker.app import BrokerReady
 from triomq.remoting.protocol.codes import RequestCode as Code
@@ -63,6 +64,7 @@ async def test_a_message_from_the_future_hides_no_other(
         assert await again(peer, 2) == [b"from the future", b"now"]
 
 
+@in_virtual_time
 async def test_a_message_of_a_new_topic_does_not_come_in_place_of_the_old_one(
     tmp_path: Path,
 ) -> None:

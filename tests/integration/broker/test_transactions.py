@@ -11,6 +11,7 @@ import trio
 from brokers import BrokerPeer, Sent, crashed_broker, peer_of, running_broker
 from monitor_pages import get, value
 from processes import free_port
+from virtual_time import in_virtual_time
 
 from triomq.broker.app import BrokerReady
 from triomq.remoting.protocol.codes import RequestCode as Code
@@ -363,6 +364,7 @@ async def test_after_the_last_check_a_half_is_given_up_and_may_be_resumed(tmp_pa
         await committed(peer, 1)
 
 
+@in_virtual_time
 async def test_without_a_producer_no_check_is_counted(tmp_path: Path) -> None:
     settings = {**SOON, "transactionCheckMax": 1}
     async with running_broker(tmp_path, **settings) as ready, peer_of(ready) as peer:

@@ -13,6 +13,7 @@ import trio
 from brokers import BrokerPeer
 from numbered_messages import QUICK, collecting, group_offset, send_numbers
 from serving import until
+from virtual_time import in_virtual_time
 
 from triomq import (
     ClientSettings,
@@ -268,6 +269,7 @@ async def test_a_handler_that_remembers_ids_handles_each_message_once(
     assert sorted(done.values()) == list(range(40))
 
 
+@in_virtual_time
 async def test_consumers_of_a_broker_that_was_away_continue_where_they_were(
     triomq_cluster: InProcessCluster,
 ) -> None:

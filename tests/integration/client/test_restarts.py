@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trio
 from serving import until
+from virtual_time import in_virtual_time
 
 import triomq.aio
 import triomq.sync
@@ -84,6 +85,7 @@ CALLS: dict[str, tuple[Callable[[PullConsumer], Awaitable[object]], object]] = {
 }
 
 
+@in_virtual_time
 async def test_questions_about_offsets_wait_for_a_broker_that_restarts() -> None:
     """They are asked at the same time; none fails, and each is answered when the broker is back."""
     found: dict[str, object] = {}
@@ -108,6 +110,7 @@ async def test_questions_about_offsets_wait_for_a_broker_that_restarts() -> None
     assert found == {call: wanted for call, (_, wanted) in CALLS.items()}
 
 
+@in_virtual_time
 async def test_a_broker_that_left_its_topic_s_route_is_waited_for() -> None:
     """The topic has another broker, so its route continues without this one, and a request has no
     address for a while.
@@ -136,6 +139,7 @@ async def test_a_broker_that_left_its_topic_s_route_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
+@in_virtual_time
 async def test_a_broker_that_stays_away_is_an_error_when_the_time_is_over(call: str) -> None:
     settings = ConsumerSettings(offset_timeout=1.5)
     async with numbers() as cluster, reading(cluster, settings) as consumer:
@@ -144,6 +148,7 @@ async def test_a_broker_that_stays_away_is_an_error_when_the_time_is_over(call: 
             await CALLS[call][0](consumer)
 
 
+@in_virtual_time
 async def test_a_queue_is_assigned_when_its_broker_is_back() -> None:
     assigned: list[int] = []
     async with (
@@ -167,6 +172,7 @@ async def test_a_queue_is_assigned_when_its_broker_is_back() -> None:
     assert assigned == [3]
 
 
+@in_virtual_time
 async def test_the_background_does_not_wait_for_a_broker_that_is_away() -> None:
     """The rebalancer asks about the queues of one broker after the other: a long wait for one would
     hold up the others.
@@ -227,6 +233,7 @@ async def test_look_ups_of_routes_wait_for_a_name_server_that_restarts() -> None
     assert found == {"start": 1, "send": 3, "queues": (QUEUE,), "watch": 1}
 
 
+@in_virtual_time
 async def test_a_new_producer_waits_for_the_only_broker() -> None:
     """It left its routes when it stopped: name servers know no topic until it is back."""
     found: list[object] = []
@@ -256,6 +263,7 @@ async def test_a_new_producer_waits_for_the_only_broker() -> None:
                 await producer.queues("Numbers")
 
 
+@in_virtual_time
 async def test_a_name_server_that_stays_away_is_an_error_when_the_time_is_over() -> None:
     """The reasons stay visible: a send's own limit does not hide them behind a bare timeout."""
     settings = ProducerSettings(send_timeout=0.3, client=ClientSettings(route_timeout=20))
@@ -266,6 +274,7 @@ async def test_a_name_server_that_stays_away_is_an_error_when_the_time_is_over()
                 await producer.send("Numbers", b"x")
 
 
+@in_virtual_time
 async def test_a_send_looks_up_the_route_within_its_own_time_limit() -> None:
     """``send_timeout`` covers look-ups, also where it is longer than ``route_timeout``."""
     settings = ProducerSettings(send_timeout=20, client=ClientSettings(route_timeout=0.1))
@@ -287,6 +296,7 @@ async def test_a_send_looks_up_the_route_within_its_own_time_limit() -> None:
     assert receipts == [3]
 
 
+@in_virtual_time
 async def test_a_one_way_message_is_sent_when_the_broker_is_back() -> None:
     patient = {"waitTimeMillsInSendQueue": 60_000}  # nobody would tell that it was refused as busy
     async with (
@@ -312,6 +322,7 @@ async def test_a_one_way_message_is_sent_when_the_broker_is_back() -> None:
                 await trio.sleep(0.01)
 
 
+@in_virtual_time
 async def test_a_one_way_message_is_given_up_when_the_time_is_over() -> None:
     settings = ProducerSettings(send_timeout=0.3)
     async with (
@@ -324,6 +335,7 @@ async def test_a_one_way_message_is_given_up_when_the_time_is_over() -> None:
             await producer.send_oneway("Numbers", b"y")
 
 
+@in_virtual_time
 async def test_a_send_without_time_limit_does_not_wait_for_ever() -> None:
     """Without a limit there is one try only, and the look-up has its own limit."""
     tries: list[SendContext] = []
@@ -461,6 +473,7 @@ async def test_a_cancelled_call_is_cancelled_and_does_not_wait() -> None:
             assert scope.cancelled_caught
 
 
+@in_virtual_time
 async def test_the_deadline_of_the_caller_s_scope_counts() -> None:
     """The reason is raised just before that deadline, instead of a bare cancellation."""
     settings = ConsumerSettings(client=ClientSettings(route_timeout=20))
