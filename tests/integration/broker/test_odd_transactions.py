@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 from brokers import BrokerPeer, Sent, peer_of, running_broker
+from virtual_time import in_virtual_time
 
 from triomq.broker.services.transactions import checks, transactions
 from triomq.broker.store.core.draft import Appended, Draft
@@ -77,6 +78,7 @@ async def asked(peer: BrokerPeer, count: int) -> list[bytes]:
     return [decode_records(bytes(notice.body))[0].body for notice in peer.notices]
 
 
+@in_virtual_time
 async def test_a_half_is_in_no_further_queue_before_its_commit(tmp_path: Path) -> None:
     settings = {
         "enableLmq": True,
@@ -95,6 +97,7 @@ async def test_a_half_is_in_no_further_queue_before_its_commit(tmp_path: Path) -
         assert (message.topic, message.body) == ("T", b"x")
 
 
+@in_virtual_time
 async def test_the_place_of_a_first_record_elsewhere_means_nothing_here(tmp_path: Path) -> None:
     """As a slave that acts for its master sends it on, after a check by that master."""
     settings = {"transactionTimeOut": 1_000, "transactionCheckInterval": 100_000}
@@ -111,6 +114,21 @@ async def test_the_place_of_a_first_record_elsewhere_means_nothing_here(tmp_path
         assert sorted(await peer.next_bodies("T", 2, 1)) == [b"foreign", b"own"]
         await trio.sleep(0.8)
         assert len(peer.notices) == 1, "the half at offset 1 was ended, not only looked up"
+
+
+@in_virtual_time
+async def test_a_half_whose_producers_have_much_to_read_is_asked_about_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_broker(tmp_path, **MANY_CHECKS) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T")
+        await peer.heartbeat(producers=("P",))
+        with monkeypatch.context() as patch:
+            patch.setattr(checks, "OUTBOX_BYTES_MAX", -1)
+            await prepare(peer, b"patient")
+            await trio.sleep(3)
+            assert peer.notices == []
+        assert (await asked(peer, 1))[:1] == [b"patient"]
 
 
 @pytest.mark.parametrize("queue_offset", [0, 1, 1_000_000_000_000])

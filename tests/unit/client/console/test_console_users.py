@@ -173,6 +173,8 @@ def test_failed_logins_are_limited_by_user_and_by_address() -> None:
     assert limiter.wait_seconds("ada", "198.51.100.1", 1.0) == BLOCKED_SECONDS - 1
     assert limiter.wait_seconds("bob", "192.0.2.1", 1.0) == 0
     assert limiter.wait_seconds("ada", "192.0.2.1", BLOCKED_SECONDS) == 0
+    limiter.failed("ada", "192.0.2.1", BLOCKED_SECONDS + 1)
+    assert limiter.wait_seconds("ada", "192.0.2.1", BLOCKED_SECONDS + 1) == 0, "failed long ago"
     for number in range(FAILED_LOGINS_MAX):
         limiter.failed(f"u{number}", "192.0.2.9", 0.0)
     assert limiter.wait_seconds("eve", "192.0.2.9", 1.0) > 0

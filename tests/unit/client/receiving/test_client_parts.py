@@ -262,13 +262,16 @@ async def test_a_closed_inbox_accepts_and_hands_out_nothing(
 async def test_failed_messages_of_an_ordered_batch_come_again_first_and_in_order(
     failed: tuple[int, ...], comes_again: list[int], autojump_clock: trio.testing.MockClock
 ) -> None:
-    """The order in which they were settled does not matter; acked messages do not come again."""
+    """The order in which they were settled does not matter; acked messages do not come again. The
+    queue rests for the longest pause of any.
+    """
     inbox, owner = OrderedInbox(), assignment()
     inbox.put(messages(owner, 4))
     batch = await inbox.get_some(3)
     assert [message.queue_offset for message in batch] == [0, 1, 2]
     for offset in failed:
-        inbox.requeue(batch[offset], next_delivery(batch[offset]), 0.5)
+        pause = 0.5 if offset == failed[0] else 0.1
+        inbox.requeue(batch[offset], next_delivery(batch[offset]), pause)
     for message in batch:
         if message.queue_offset not in failed:
             inbox.settled(message)

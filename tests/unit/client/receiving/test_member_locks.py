@@ -26,6 +26,7 @@ class Broker:
 
     locked: set[MessageQueue] = attrs.field(factory=set)
     answers: trio.Event = attrs.field(factory=trio.Event)
+    unlocks: bool = True
     client_id: str = "member"
 
     def master_address(self, queue: MessageQueue) -> str:
@@ -34,6 +35,8 @@ class Broker:
     async def call(self, address: str, command: Command, seconds: float) -> Command:
         queues = LockRequest.decode(bytes(command.body)).queues
         if command.code == RequestCode.UNLOCK_BATCH_MQ:
+            if not self.unlocks:
+                await trio.sleep_forever()
             self.locked -= set(queues)
             return response_to(command)
         self.locked |= set(queues)
@@ -97,5 +100,20 @@ async def test_locks_of_a_cancelled_request_are_given_back_at_the_end() -> None:
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert broker.locked == {FIRST}
+    await locks.release_all()
+    assert broker.locked == set()
+
+
+async def test_a_queue_whose_unlocking_was_cancelled_is_unlocked_at_the_end() -> None:
+    broker, owned = Broker(unlocks=False), list[Assignment]()
+    broker.answers.set()
+    locks = member(broker, owned)
+    async with locks.gaining([FIRST]):
+        owned.append(owner(FIRST))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(locks.release, [FIRST])
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    broker.unlocks = True
     await locks.release_all()
     assert broker.locked == set()
