@@ -172,7 +172,9 @@ def handler_table(do: Processors) -> HandlerTable:
             transaction.EndTransactionHeader,
             batch=True,
         ),
-        Handler(Code.RECALL_MESSAGE, do.recalls.recall, "send", send.RecallMessageHeader),
+        Handler(
+            Code.RECALL_MESSAGE, do.recalls.recall, "send", send.RecallMessageHeader, batch=True
+        ),
         pull_message,
         attrs.evolve(pull_message, code=Code.LITE_PULL_MESSAGE, pool="lite-pull"),
         *in_pool(
@@ -182,10 +184,13 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.POLLING_INFO, do.polls.count, pop.PollingCountHeader),
         ),
         Handler(Code.ACK_MESSAGE, acks.acknowledge, "ack", pop.AckMessageHeader, batch=True),
-        *in_pool(
+        *in_pool("ack", (Code.BATCH_ACK_MESSAGE, checked(BatchAckBody, acks.acknowledge_batch))),
+        Handler(
+            Code.CHANGE_MESSAGE_INVISIBLETIME,
+            acks.change,
             "ack",
-            (Code.BATCH_ACK_MESSAGE, checked(BatchAckBody, acks.acknowledge_batch)),
-            (Code.CHANGE_MESSAGE_INVISIBLETIME, acks.change, pop.ChangeInvisibleTimeHeader),
+            pop.ChangeInvisibleTimeHeader,
+            batch=True,
         ),
         *in_pool(
             "query",

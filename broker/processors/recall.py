@@ -7,8 +7,6 @@ broker/processor/RecallMessageProcessor.java, AdminBrokerProcessor.java#getTimer
 
 from __future__ import annotations
 
-from functools import partial
-
 import attrs
 
 from triomq.broker.processors.send.pipeline import SendPipeline
@@ -31,7 +29,7 @@ from triomq.remoting.protocol.message_properties import (
 )
 from triomq.remoting.protocol.names import TIMER_TOPIC
 from triomq.remoting.protocol.recall_handle import RecallHandle
-from triomq.remoting.server.requests import Deferred, Request, Response
+from triomq.remoting.server.requests import BatchResult, Deferred, Request, Response
 
 TAG = "_RECALL_TAG_"
 AWAY = "recall failed, broker service not available"
@@ -46,39 +44,69 @@ class Recalls:
     broker_name: str
     slave: bool
 
-    def recall(self, request: Request) -> Response | Deferred:
-        """Store a recall, and answer when it is as durable as a message. Raises: Rejected."""
-        header: RecallMessageHeader = request.header
-        self._check_open()
-        timers = self.pipeline.timers
-        if timers is None:
-            raise Rejected(
-                ResponseCode.SYSTEM_ERROR,
-                "recall failed, execute error (timerWheelEnable=false: nothing waits)",
-            )
-        handle = self._handle(header, timers)
-        target = self.pipeline.admission.target_of(TIMER_TOPIC)
+    def recall(self, requests: list[Request]) -> BatchResult:
+        """Store the recalls of a batch of requests with one append.
+
+        They are answered when they are as durable as messages. Checkpoint: never.
+        """
+        answers: list[Response | None] = []
+        recalls: dict[int, tuple[RecallHandle, Draft]] = {}
+        for index, request in enumerate(requests):
+            try:
+                handle, _ = recalls[index] = self._recall_of(request)
+            except Rejected as rejected:
+                answers.append(Response(rejected.code, remark=rejected.remark))
+            else:
+                answers.append(Response(header=RecallMessageResponseHeader(handle.message_id)))
+        if not recalls:
+            return answers
+        pipeline, timers = self.pipeline, self._timers()
+        target = pipeline.admission.target_of(TIMER_TOPIC)
         assert target is not None
-        draft = self._draft(request, handle, timers)
         try:
-            self.pipeline.store.check_draft(draft)
-            self.pipeline.append_copy(draft, target)
-        except (IllegalMessage, StoreUnavailable) as error:
-            raise Rejected(
-                ResponseCode.SYSTEM_ERROR, f"recall failed, execute error ({error})"
-            ) from None
+            pipeline.append_copies([draft for _, draft in recalls.values()], target)
+        except StoreUnavailable as error:
+            refusal = Response(ResponseCode.SYSTEM_ERROR, remark=_failed(error))
+            for index in recalls:
+                answers[index] = refusal
+            return answers
         # At once: the message may be due before the record of this recall is read again.
-        timers.schedule.recall(timers.rules.slot_of(handle.deliver_ms), self._key(handle, timers))
-        durability, end = self.pipeline.durability, self.pipeline.store.appended.value
+        for handle, _ in recalls.values():
+            slot = timers.rules.slot_of(handle.deliver_ms)
+            timers.schedule.recall(slot, self._key(handle, timers))
+        durability, end = pipeline.durability, pipeline.store.appended.value
         if durability.durable_now(end):
-            return _answer(handle.message_id, DurabilityResult.DURABLE)
-        deferred = Deferred([request])
+            return answers
+        deferred = Deferred(requests)
 
         def on_durable(result: DurabilityResult | FlushFailed) -> None:
-            deferred.finish(partial(_answer, handle.message_id, result))
+            if isinstance(result, FlushFailed):
+                deferred.fail(result)
+            else:
+                deferred.finish(lambda: answers)
 
         durability.when_durable(end, on_durable)
         return deferred
+
+    def _recall_of(self, request: Request) -> tuple[RecallHandle, Draft]:
+        """Return what a request recalls, and its record. Raises: Rejected."""
+        self._check_open()
+        timers = self._timers()
+        handle = self._handle(request.header, timers)
+        draft = self._draft(request, handle, timers)
+        try:
+            self.pipeline.store.check_draft(draft)
+        except IllegalMessage as error:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, _failed(error)) from None
+        return handle, draft
+
+    def _timers(self) -> Timers:
+        timers = self.pipeline.timers
+        if timers is None:
+            raise Rejected(
+                ResponseCode.SYSTEM_ERROR, _failed("timerWheelEnable=false: nothing waits")
+            )
+        return timers
 
     def _check_open(self) -> None:
         if not self.live.recalls:
@@ -147,8 +175,5 @@ class Recalls:
         return Response(body=body.encode())
 
 
-def _answer(message_id: str, result: DurabilityResult | FlushFailed) -> Response:
-    """Return the response to a stored recall. Raises: FlushFailed."""
-    if isinstance(result, FlushFailed):
-        raise result
-    return Response(header=RecallMessageResponseHeader(message_id))
+def _failed(cause: object) -> str:
+    return f"recall failed, execute error ({cause})"

@@ -143,7 +143,7 @@ class Replies:
             if reason := self.pipeline.durability.refusal():
                 raise StoreUnavailable(reason)
             self.pipeline.store.check_draft(draft)
-            return self.pipeline.append_copy(draft, target)
+            return self.pipeline.append_copies([draft], target)[0]
         except (IllegalMessage, StoreUnavailable) as error:
             self.limit.warning(
                 logger,

@@ -6,7 +6,7 @@ its task and handler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import attrs
@@ -46,7 +46,7 @@ class BatchedAcks:
         client = settling.clients.find(context)
         topic = topic_name(asked.topic, system_allowed=True)
         group = group_name(asked.group)
-        pending = _PendingAcks(call, client, settling.renewals.keep, [None] * len(asked.entries))
+        pending = _PendingAcks(call, client, settling, [None] * len(asked.entries))
         made = []
         for index, entry in enumerate(asked.entries):
             try:
@@ -80,7 +80,7 @@ class _PendingAcks:
 
     call: UnaryCall
     client: KnownClient
-    keep: Callable[[KnownClient, PoppedMessage, PoppedMessage], None]
+    settling: Settling
     results: list[Status | None]
     waiting: dict[int, tuple[PoppedMessage, PoppedMessage]] = attrs.field(factory=dict)
     """Entry -> its message, and the same with its newest handle."""
@@ -108,8 +108,7 @@ class _PendingAcks:
     def _refused(self, index: int, refused: Refused) -> None:
         """Go on renewing a message whose acknowledgement failed: its client tries again."""
         message, newest = self.waiting.pop(index)
-        if newest is not message and refused.code != Code.INVALID_RECEIPT_HANDLE:
-            self.keep(self.client, message, newest)
+        self.settling.keep_renewing(self.client, message, newest, refused)
         self.results[index] = refused.status()
 
     def finish_if_done(self) -> None:

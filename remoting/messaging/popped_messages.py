@@ -69,8 +69,11 @@ class PoppedMessage:
         answer = await self._request(
             link, change_request(self.group, self.stored_topic, self.handle, invisible_ms)
         )
-        header = answer.header(ChangeInvisibleTimeResponseHeader)
-        return attrs.evolve(self, handle=changed_handle(self.handle, header))
+        return self.changed(answer.header(ChangeInvisibleTimeResponseHeader))
+
+    def changed(self, answer: ChangeInvisibleTimeResponseHeader) -> PoppedMessage:
+        """Return it with the handle of its new time."""
+        return attrs.evolve(self, handle=changed_handle(self.handle, answer))
 
     async def require_stored(self, link: BrokerLink) -> None:
         """Refuse a handle that leads to another message, or to none: a client has invented it.

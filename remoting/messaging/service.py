@@ -36,6 +36,7 @@ from triomq.remoting.grpc.methods import (
 )
 from triomq.remoting.messaging.batched_acks import BatchedAcks
 from triomq.remoting.messaging.batched_calls import BatchedSends, CallBatches, batch_of
+from triomq.remoting.messaging.batched_changes import BatchedTimeChanges
 from triomq.remoting.messaging.batched_questions import BatchedQuestions
 from triomq.remoting.messaging.call_access import CallAccess
 from triomq.remoting.messaging.client_settings import retry_delay_ms
@@ -135,10 +136,11 @@ class GrpcMessaging:
             self.cluster, self.clients, self.renewals, self.settings, self._spawn, self.clock_ms
         )
         answered = partial(_answered, self.access)
-        sends = acks = ends = recalls = None
+        sends = acks = changes = ends = recalls = None
         if self.direct is not None:
             sends = BatchedSends(self.direct, self.clients, sending, self.clock_ms)
             acks = BatchedAcks(self.direct, settling)
+            changes = BatchedTimeChanges(self.direct, settling)
             questions = partial(BatchedQuestions, self.direct, self.clients)
             ends = questions(RequestCode.END_TRANSACTION)
             recalls = questions(RequestCode.RECALL_MESSAGE)
@@ -152,7 +154,7 @@ class GrpcMessaging:
                 answered("EndTransaction", sending.end_transaction, ends),
                 answered("RecallMessage", sending.recall, recalls),
                 answered("AckMessage", settling.acknowledge, acks),
-                answered("ChangeInvisibleDuration", settling.change_time),
+                answered("ChangeInvisibleDuration", settling.change_time, changes),
                 answered("ForwardMessageToDeadLetterQueue", settling.to_dead_letters),
                 server_streaming(
                     f"{PATH}ReceiveMessage",

@@ -116,10 +116,18 @@ class Settling:
                 answer = await ask(newest)
             except RemotingError as error:
                 refused = refused_by_network(error)
-                if newest is not message and refused.code != Code.INVALID_RECEIPT_HANDLE:
-                    self.renewals.keep(client, message, newest)
+                self.keep_renewing(client, message, newest, refused)
                 raise refused from None
         return answer
+
+    def keep_renewing(
+        self, client: KnownClient, message: PoppedMessage, newest: PoppedMessage, refused: Refused
+    ) -> None:
+        """Go on renewing a message whose settlement failed, if it was renewed: its client tries
+        again. A refused handle does not become valid.
+        """
+        if newest is not message and refused.code != Code.INVALID_RECEIPT_HANDLE:
+            self.renewals.keep(client, message, newest)
 
     def message(self, group: str, topic: str, text: str) -> PoppedMessage:
         """Return the message of a handle. Raises: Refused."""
@@ -145,12 +153,7 @@ class Settling:
     ) -> ChangeInvisibleDurationResponse:
         """Hide a message for another time from now. Raises: Refused."""
         client = self.clients.of_call(call)
-        topic = topic_name(request.topic, system_allowed=True)
-        group = group_name(request.group)
-        invisible_ms = request.invisible_duration.ToMilliseconds()
-        longest_ms = self.renewals.settings.invisible_ms_max
-        check_invisible_time(invisible_ms, minimum_ms=0, maximum_ms=longest_ms)
-        message = self.message(group, topic, request.receipt_handle)
+        message, invisible_ms = self.asked_change(request)
 
         async def ask(newest: PoppedMessage) -> PoppedMessage:
             self.require_valid(newest)
@@ -159,12 +162,17 @@ class Settling:
         try:
             changed = await self._settle(client, message, ask)
         except Refused as error:
-            if error.code != Code.TOO_MANY_REQUESTS:
-                raise
-            return ChangeInvisibleDurationResponse(
-                status=error.status(), receipt_handle=request.receipt_handle
-            )
+            return unchanged(request, error)
         return ChangeInvisibleDurationResponse(status=status(), receipt_handle=changed.text)
+
+    def asked_change(self, request: ChangeInvisibleDurationRequest) -> tuple[PoppedMessage, int]:
+        """Return the message and its new invisible time (ms). Raises: Refused."""
+        topic = topic_name(request.topic, system_allowed=True)
+        group = group_name(request.group)
+        invisible_ms = request.invisible_duration.ToMilliseconds()
+        longest_ms = self.renewals.settings.invisible_ms_max
+        check_invisible_time(invisible_ms, minimum_ms=0, maximum_ms=longest_ms)
+        return self.message(group, topic, request.receipt_handle), invisible_ms
 
     # Dead letters
 
@@ -187,3 +195,13 @@ class Settling:
 
         await self._settle(client, message, ask)
         return ForwardMessageToDeadLetterQueueResponse(status=status())
+
+
+def unchanged(
+    request: ChangeInvisibleDurationRequest, refused: Refused
+) -> ChangeInvisibleDurationResponse:
+    """Return the answer to a refused change: with the handle, if it may be tried again."""
+    answer = ChangeInvisibleDurationResponse(status=refused.status())
+    if refused.code == Code.TOO_MANY_REQUESTS:
+        answer.receipt_handle = request.receipt_handle
+    return answer

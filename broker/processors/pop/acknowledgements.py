@@ -15,7 +15,7 @@ from triomq.broker.processors.pop.pop_checks import MESSAGES_MAX, PopChecks
 from triomq.broker.processors.send.pipeline import NOT_DURABLE
 from triomq.broker.services.pop.held_pops import HeldPops
 from triomq.broker.services.pop.pop_log import QueueKey
-from triomq.broker.services.pop.pops import AckPart
+from triomq.broker.services.pop.pops import AckPart, TimeChange
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.store.core.errors import FlushFailed, StoreUnavailable
 from triomq.broker.store.log.durability import DurabilityResult
@@ -162,30 +162,58 @@ class Acknowledgements:
         )
         return AckPart(offsets, key, ack.pop_time + ack.invisible_ms, ack.revive_queue_id)
 
-    def change(self, request: Request) -> Response:
-        """Give a message another invisible time. Raises: Rejected. Checkpoint: never."""
-        header: ChangeInvisibleTimeHeader = request.header
+    def change(self, requests: list[Request]) -> BatchResult:
+        """Give the messages of a batch of requests other invisible times, with one append.
+
+        Checkpoint: never.
+        """
+        answers: list[Response | None] = []
+        changes: dict[int, TimeChange] = {}
+        for index, request in enumerate(requests):
+            try:
+                change = self._change_of(request.header)
+            except Rejected as rejected:
+                change = Response(rejected.code, remark=rejected.remark)
+            if isinstance(change, Response):
+                answers.append(change)
+            else:
+                answers.append(None)
+                changes[index] = change
+        if not changes:
+            return answers
+        try:
+            times = self.checks.state().change(changes.values())
+        except StoreUnavailable as error:
+            remark = f"it cannot be stored ({error})"
+            return with_answer(answers, changes, Response(ResponseCode.SYSTEM_ERROR, remark=remark))
+        except Rejected as rejected:
+            return with_answer(answers, changes, Response(rejected.code, remark=rejected.remark))
+        for (index, change), pop_time in zip(changes.items(), times, strict=True):
+            answers[index] = (
+                Response(
+                    ResponseCode.NO_MESSAGE,
+                    remark="the invisible time is over: the message comes again, with another"
+                    " handle",
+                )
+                if pop_time is None
+                else Response(
+                    header=ChangeInvisibleTimeResponseHeader(
+                        pop_time, change.invisible_ms, change.revive_queue
+                    )
+                )
+            )
+        return answers
+
+    def _change_of(self, header: ChangeInvisibleTimeHeader) -> TimeChange | Response:
+        """Return what a request changes, or the response for an ordered queue. Raises: Rejected."""
         handle = self._handle(header.receipt)
         self._check(header, handle, header.offset, one_past=False)
         self.checks.invisible_time(header.invisible_ms, low=0)
         if handle.revive_queue == ORDERED_QUEUE:
             return self._change_ordered(header, handle)
         key = self._key(header.consumer_group, header.topic, handle)
-        try:
-            pop_time = self.checks.state().change(
-                key, header.offset, handle.visible_at, handle.revive_queue, header.invisible_ms
-            )
-        except StoreUnavailable as error:
-            raise Rejected(ResponseCode.SYSTEM_ERROR, f"it cannot be stored ({error})") from None
-        if pop_time is None:
-            raise Rejected(
-                ResponseCode.NO_MESSAGE,
-                "the invisible time is over: the message comes again, with another handle",
-            )
-        return Response(
-            header=ChangeInvisibleTimeResponseHeader(
-                pop_time, header.invisible_ms, handle.revive_queue
-            )
+        return TimeChange(
+            key, header.offset, handle.visible_at, handle.revive_queue, header.invisible_ms
         )
 
     def _change_ordered(self, header: ChangeInvisibleTimeHeader, handle: ReceiptHandle) -> Response:

@@ -19,7 +19,7 @@ in one step: the fast path.
 An extension is one class: a ``Trait`` for a property or a flag (a delay, further queues; a
 transaction, a timer), a ``RequestKind`` for another way from a request to drafts (a batch). A
 request that makes the broker itself store a message is one handler, which makes a draft and calls
-``append_copy`` (``send_back.py``; the end of a transaction, an acknowledgement of POP).
+``append_copies`` (``send_back.py``; the end of a transaction, an acknowledgement of POP).
 
 Source: broker/processor/SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 """
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import attrs
@@ -383,19 +383,20 @@ class SendPipeline:
             return self.refusal(ResponseCode.SERVICE_NOT_AVAILABLE, unavailable_remark(error))
         return None
 
-    def append_copy(self, draft: Draft, target: Target) -> Appended:
-        """Store a message that the broker makes itself; the request does not wait for the disk.
+    def append_copies(self, drafts: Sequence[Draft], target: Target) -> list[Appended]:
+        """Store messages that the broker makes itself, all or none; no wait for the disk.
 
         Raises: StoreUnavailable. Checkpoint: never.
         """
         try:
-            place = self.store.append([draft])[0]
+            places = self.store.append(drafts)
         except StoreUnavailable:
-            self.statistics.totals.puts_failed += 1
+            self.statistics.totals.puts_failed += len(drafts)
             raise
-        self.statistics.note_put(1, place.size, 0.0)
-        count_stored(target, 1, 1, place.size)
-        return place
+        size = sum([place.size for place in places])
+        self.statistics.note_put(len(places), size, 0.0)
+        count_stored(target, len(places), len(places), size)
+        return places
 
     # Answer
 

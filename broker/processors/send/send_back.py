@@ -97,7 +97,7 @@ class SendBack:
             pipeline.delayed.schedule(draft, level)
         try:
             pipeline.store.check_draft(draft)
-            pipeline.append_copy(draft, target)
+            pipeline.append_copies([draft], target)
         except StoreUnavailable as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, f"SERVICE_NOT_AVAILABLE ({error})") from None
         except IllegalMessage as error:

@@ -71,7 +71,9 @@ class PopsInFlight:
 
     def begin(self, point: CheckPoint) -> None:
         """Note the messages of a pop, or of a changed invisible time."""
-        offsets = point.offsets
+        offsets, before = point.offsets, self._flights.get(point.key)
+        if before is not None:  # the time of a message was changed twice in one millisecond
+            self._leave(point.key, before, before.left)
         self._flights[point.key] = Flight(offsets, point.visible_at, len(offsets))
         heapq.heappush(self._ends, (point.visible_at + KEEP_MS, point.key))
         self._count(point.key, len(offsets))

@@ -55,6 +55,16 @@ class AckPart(NamedTuple):
     revive_queue: int
 
 
+class TimeChange(NamedTuple):
+    """Another invisible time of one message. ``visible_at``: when it would come again (ms)."""
+
+    key: Key
+    offset: int
+    visible_at: int
+    revive_queue: int
+    invisible_ms: int
+
+
 class Move(NamedTuple):
     """A position that waits for its records."""
 
@@ -344,39 +354,46 @@ class Pops:
         self.acknowledged += sum([count for _, count in counts])
         return end, counts
 
-    def change(
-        self, key: Key, offset: int, visible_at: int, revive_queue: int, invisible_ms: int
-    ) -> int | None:
-        """Give a message another invisible time, from now on.
+    def change(self, changes: Iterable[TimeChange]) -> list[int | None]:
+        """Give messages other invisible times, from now on, with one append.
 
-        Returns: the time of the new check point (ms); None: too late, it comes again.
-        Raises: StoreUnavailable, StoreIoError. Checkpoint: never.
+        Returns: for each the time of its new check point (ms); None: too late, it comes again.
+        Raises: StoreUnavailable, StoreIoError; then nothing is changed. Checkpoint: never.
         """
-        now = self.clock_ms()
-        if visible_at <= now:
-            return None
-        topic, group, queue_id, *_ = key
-        point = CheckPoint(
-            start_offset=offset,
-            pop_time=now,
-            invisible_ms=invisible_ms,
-            count=1,
-            queue_id=queue_id,
-            topic=topic,
-            group=group,
-            differences=[0],
-            broker_name=self.broker_name,
-            log_end=self.store.appended.value,
-        )
-        self.log.append(
-            [
-                PopRecord(point, revive_queue, point.visible_at - LEAD_MS),
-                PopRecord(make_ack(key, [offset]), revive_queue, visible_at),
-            ]
-        )
-        self._begin(point)
-        self.in_flight.acknowledge(key, [offset])
-        return now
+        now, log_end = self.clock_ms(), self.store.appended.value
+        times: list[int | None] = []
+        made: list[tuple[TimeChange, CheckPoint]] = []
+        records: list[PopRecord] = []
+        for change in changes:
+            if change.visible_at <= now:
+                times.append(None)
+                continue
+            times.append(now)
+            key, offset = change.key, change.offset
+            topic, group, queue_id, *_ = key
+            point = CheckPoint(
+                start_offset=offset,
+                pop_time=now,
+                invisible_ms=change.invisible_ms,
+                count=1,
+                queue_id=queue_id,
+                topic=topic,
+                group=group,
+                differences=[0],
+                broker_name=self.broker_name,
+                log_end=log_end,
+            )
+            made.append((change, point))
+            records += (
+                PopRecord(point, change.revive_queue, point.visible_at - LEAD_MS),
+                PopRecord(make_ack(key, [offset]), change.revive_queue, change.visible_at),
+            )
+        if records:
+            self.log.append(records)
+        for change, point in made:
+            self._begin(point)
+            self.in_flight.acknowledge(change.key, [change.offset])
+        return times
 
     def _begin(self, point: CheckPoint) -> None:
         """Note what is in flight from now on. Checkpoint: never."""

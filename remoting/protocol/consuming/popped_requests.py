@@ -47,9 +47,14 @@ def ack_request(group: str, stored_in: str, handle: ReceiptHandle) -> Command:
     return request(RequestCode.ACK_MESSAGE, ack_header(group, stored_in, handle))
 
 
-def change_request(group: str, stored_in: str, handle: ReceiptHandle, invisible_ms: int) -> Command:
-    """Return the request that hides a message for another time, from now on."""
-    header = ChangeInvisibleTimeHeader(
+def change_header(
+    group: str, stored_in: str, handle: ReceiptHandle, invisible_ms: int
+) -> ChangeInvisibleTimeHeader:
+    """Return the header of the request that hides a message for another time, from now on.
+
+    ``stored_in``: its ``stored_topic``.
+    """
+    return ChangeInvisibleTimeHeader(
         consumer_group=group,
         topic=stored_in,
         queue_id=handle.queue_id,
@@ -58,6 +63,11 @@ def change_request(group: str, stored_in: str, handle: ReceiptHandle, invisible_
         invisible_ms=invisible_ms,
         broker_name=handle.broker_name,
     )
+
+
+def change_request(group: str, stored_in: str, handle: ReceiptHandle, invisible_ms: int) -> Command:
+    """Return the request that hides a message for another time, from now on."""
+    header = change_header(group, stored_in, handle, invisible_ms)
     return request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
 
 

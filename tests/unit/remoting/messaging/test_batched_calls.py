@@ -1,5 +1,5 @@
-"""Sends, ends of transactions, recalls and acknowledgements in batches: what becomes a request, and
-what the broker's response, or none, becomes.
+"""Sends, ends of transactions, recalls, acknowledgements and changes of invisible times in batches:
+what becomes a request, and what the broker's response, or none, becomes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.messaging.batched_acks import BatchedAcks
 from triomq.remoting.messaging.batched_calls import BatchedSends, batch_of
+from triomq.remoting.messaging.batched_changes import BatchedTimeChanges
 from triomq.remoting.messaging.batched_questions import BatchedQuestions
 from triomq.remoting.messaging.cluster import DirectRequest, Sendable
 from triomq.remoting.messaging.known_clients import KnownClients
@@ -26,6 +27,7 @@ from triomq.remoting.messaging.settling import REQUESTS_MAX, Settling
 from triomq.remoting.messaging.transaction_place import TransactionPlace
 from triomq.remoting.messaging.writable_queues import WritableQueues
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
+from triomq.remoting.protocol.headers.pop import ChangeInvisibleTimeResponseHeader
 from triomq.remoting.protocol.headers.send import SendMessageResponseHeader
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.recall_handle import RecallHandle
@@ -276,13 +278,18 @@ def ack_of(*handles: str) -> rpc.AckMessageRequest:
     )
 
 
-def acks() -> tuple[FakeDirect, BatchedAcks]:
+def settled(batches: Any) -> tuple[FakeDirect, Any]:
+    """Return the batches of a method that settles messages, and what they ask."""
     limits = Limits(MessagingSettings(), "gRPC service")
     clients = KnownClients(limits, lambda client: FakeLink(), 120)  # type: ignore[arg-type,return-value]
     nothing: Any = None
     renewals = Renewals(MessagingSettings(), limits, lambda: NOW_MS, nothing)
     direct = FakeDirect()
-    return direct, BatchedAcks(direct, Settling(clients, renewals, lambda: NOW_MS))
+    return direct, batches(direct, Settling(clients, renewals, lambda: NOW_MS))
+
+
+def acks() -> tuple[FakeDirect, BatchedAcks]:
+    return settled(BatchedAcks)
 
 
 def test_acknowledgements_that_have_their_own_handler() -> None:
@@ -353,3 +360,88 @@ async def test_a_held_message_is_renewed_again_if_it_is_not_acknowledged(failure
     )
     assert len(call.answers) == 1
     assert call.answers[0].status.code != pb.Code.OK
+
+
+# Changes of invisible times
+
+CHANGED = ChangeInvisibleTimeResponseHeader(NOW_MS + 5, 30_000, 3)
+
+
+def change_of(text: str, seconds: int = 30) -> rpc.ChangeInvisibleDurationRequest:
+    made = rpc.ChangeInvisibleDurationRequest(
+        group=pb.Resource(name="G"), topic=pb.Resource(name="T"), receipt_handle=text
+    )
+    made.invisible_duration.FromSeconds(seconds)
+    return made
+
+
+async def changes(
+    *requests: Any, held: tuple[PoppedMessage, PoppedMessage] | None = None
+) -> tuple[list[FakeCall], Sequence[DirectRequest], Renewals]:
+    direct, batch = settled(BatchedTimeChanges)
+    calls, context = [FakeCall(request) for request in requests], FakeContext()
+    if held is not None:
+        batch.settling.renewals.keep(batch.settling.clients.find(context), *held)
+    batch_of(None, "", rpc.ChangeInvisibleDurationResponse, batch)(calls)
+    (step,) = direct.steps
+    return calls, step, batch.settling.renewals
+
+
+def test_changes_that_have_their_own_handler() -> None:
+    context: Any = FakeContext()
+    direct, batch = settled(BatchedTimeChanges)
+    good = change_of(popped(1).text)
+    assert batch.takes(good, context)
+    batch.settling.renewals.under_way = 1
+    assert not batch.takes(good, context)
+    batch.settling.renewals.under_way, direct.usable = 0, False
+    assert not batch.takes(good, context)
+
+
+async def test_the_changes_of_a_step_leave_together_but_for_those_that_are_refused() -> None:
+    good, late = popped(1), popped(3, 1)
+    calls, step, _ = await changes(
+        *[change_of(text) for text in (good.text, "nonsense", late.text)],
+        change_of(good.text, -1),
+        change_of(good.text),
+    )
+    assert [(one.header.offset, one.header.invisible_ms) for one in step] == [(1, 30_000)] * 2  # type: ignore[attr-defined]
+    assert [call.answers[0].status.code for call in calls[1:4]] == [
+        pb.Code.INVALID_RECEIPT_HANDLE,
+        pb.Code.INVALID_RECEIPT_HANDLE,
+        pb.Code.ILLEGAL_INVISIBLE_TIME,
+    ]
+    step[1].answered(Response(ResponseCode.SYSTEM_BUSY, remark="later"))
+    step[0].answered(Response(header=CHANGED))
+    (answer,), (busy,) = calls[0].answers, calls[4].answers
+    newest = PoppedMessage.of("G", "T", answer.receipt_handle)
+    assert answer.status.code == pb.Code.OK
+    assert newest == good.changed(CHANGED)
+    assert (newest.handle.visible_at, newest.log_offset) == (NOW_MS + 30_005, 9)
+    assert (busy.status.code, busy.receipt_handle) == (pb.Code.TOO_MANY_REQUESTS, good.text)
+
+
+@pytest.mark.parametrize("failure", ["busy", "silence", "gone"])
+async def test_a_held_message_is_renewed_again_if_its_time_is_not_changed(failure: str) -> None:
+    given, newest = popped(1, NOW_MS - 70_000), popped(1)
+    (call,), (request,), renewals = await changes(change_of(given.text), held=(given, newest))
+    assert request.header.receipt == newest.handle.encode()  # type: ignore[attr-defined]
+    assert not renewals.held
+    if failure == "silence":
+        assert call.late is not None
+        call.late()
+        request.answered(Response(header=CHANGED))  # too late
+    else:
+        code = ResponseCode.SYSTEM_BUSY if failure == "busy" else ResponseCode.NO_MESSAGE
+        request.answered(Response(code, remark="why"))
+    assert [held.message for held in renewals.held.values()] == (
+        [] if failure == "gone" else [newest]
+    )
+    assert len(call.answers) == 1
+    assert call.answers[0].status.code != pb.Code.OK
+
+
+async def test_a_changed_time_that_cannot_be_read_fails_the_call_and_raises_nothing() -> None:
+    (call,), (request,), _ = await changes(change_of(popped(1).text))
+    request.answered(Response(header=None))
+    assert (call.answers, len(call.errors)) == ([], 1)

@@ -12,6 +12,8 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from triomq.broker.processors.offsets import GroupOffsetRequests
 from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offsets
@@ -19,7 +21,7 @@ from triomq.broker.services.persisted import Version
 from triomq.broker.services.pop.order_table import open_order_table
 from triomq.broker.services.pop.pop_log import PopRecord, QueueKey
 from triomq.broker.services.pop.pop_settings import PopSettings
-from triomq.broker.services.pop.pops import COVERED, SAFE_SECONDS, AckPart, Pops
+from triomq.broker.services.pop.pops import COVERED, SAFE_SECONDS, AckPart, Pops, TimeChange
 from triomq.broker.store.core.errors import StoreUnavailable
 from triomq.broker.store.log.durability import OnDurable
 from triomq.remoting.protocol.bodies.check_point import Ack
@@ -266,3 +268,47 @@ def test_what_is_popped_after_the_clock_was_set_back_is_not_late(tmp_path: Path)
     it.take(0)
     it.pops.acknowledge([part(it, 0, 0)])
     assert acked(it) == [(0, [0])]
+
+
+def change(it: Scene, start: int, offset: int, visible_in_ms: int = 60_000) -> TimeChange:
+    key = ("T", "G", 0, start, it.now[0], "broker-a")
+    return TimeChange(key, offset, it.now[0] + visible_in_ms, 0, 5_000)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 5, 9]), st.integers(0, 6), st.sampled_from([-1, 0, 1, 9])),
+        max_size=6,
+    )
+)
+def test_changes_of_one_step_are_those_of_one_at_a_time(
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[int, int, int]]
+) -> None:
+    """But for the number of appends: a step has one, and none without a change that is in time."""
+    found = []
+    for steps in ([wanted], [[one] for one in wanted]):
+        it = scene(tmp_path_factory.mktemp("pops"))
+        it.pops.take(KEY, [0, 1, 2], 3, it.now[0], 60_000, 0)
+        it.pops.take(KEY, [5, 6], 7, it.now[0], 60_000, 0)
+        appends = len(it.log.appends)
+        times = [
+            time for step in steps for time in it.pops.change([change(it, *one) for one in step])
+        ]
+        in_time = [[one for one in step if one[2] > 0] for step in steps]
+        assert len(it.log.appends) - appends == len([step for step in in_time if step])
+        records = [record for each in it.log.appends for record in each]
+        counts = list(it.pops.in_flight.by_topic()), it.pops.in_flight.of_group("G")
+        it.pops.in_flight.end(it.now[0] + 3_600_000)
+        assert (len(it.pops.in_flight), it.pops.in_flight.of_group("G")) == (0, 0)
+        found.append((times, records, counts))
+    assert found[0] == found[1]
+
+
+def test_a_time_that_cannot_be_stored_is_not_changed(tmp_path: Path) -> None:
+    it = scene(tmp_path)
+    it.pops.take(KEY, [0, 1], 2, it.now[0], 60_000, 0)
+    it.log.full = True
+    with pytest.raises(StoreUnavailable):
+        it.pops.change([change(it, 0, 0), change(it, 0, 1)])
+    assert (len(it.pops.in_flight), it.pops.in_flight.of_queue(KEY)) == (1, 2)
