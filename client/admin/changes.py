@@ -15,7 +15,7 @@ import attrs
 from trio import lowlevel
 
 from triomq.client.admin.answers import read_body, read_header
-from triomq.client.admin.documents import group_document, topic_document
+from triomq.client.admin.documents import group_document, members_of, topic_document
 from triomq.client.admin.group_resets import END_OF_QUEUE
 from triomq.client.admin.topics import altered
 from triomq.client.core.errors import BrokerError, GroupNotFound, RequestNotSupported, TopicNotFound
@@ -77,13 +77,7 @@ class Change:
 
     @property
     def document(self) -> dict[str, object]:
-        return {
-            "server": self.server,
-            "request": self.request,
-            "subject": self.subject,
-            "before": self.before,
-            "after": self.after,
-        }
+        return members_of(self, "server", "request", "subject", "before", "after")
 
     @property
     def lines(self) -> list[str]:

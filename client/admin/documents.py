@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
+from triomq.remoting.protocol.bodies.schema import wire_name
 from triomq.remoting.protocol.message_document import message_document
 
 if TYPE_CHECKING:
@@ -29,6 +33,18 @@ GROUP_FIELDS = {
 """option → attribute of the group's settings"""
 
 
+def members_of(value: attrs.AttrsInstance, *names: str) -> dict[str, Any]:
+    """Return members of a wire body, or of a result, by the names that they have in JSON."""
+    attributes = _attributes(type(value))
+    return {name: getattr(value, attributes[name]) for name in names}
+
+
+@cache
+def _attributes(kind: type[attrs.AttrsInstance]) -> Mapping[str, str]:
+    """Return name in JSON → attribute."""
+    return {wire_name(field): field.name for field in attrs.fields(kind)}
+
+
 def group_document(config: SubscriptionGroupConfig) -> dict[str, object]:
     """Return the settings of a group that have options, with RocketMQ's names."""
     document = {
@@ -40,15 +56,8 @@ def group_document(config: SubscriptionGroupConfig) -> dict[str, object]:
 
 def topic_document(config: TopicConfig) -> dict[str, object]:
     """Return a topic's settings with RocketMQ's names."""
-    return {
-        "topicName": config.topic_name,
-        "readQueueNums": config.read_queue_count,
-        "writeQueueNums": config.write_queue_count,
-        "perm": config.perm,
-        "order": config.order,
-        "topicSysFlag": config.topic_sys_flag,
-        "attributes": dict(config.attributes),
-    }
+    names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "order", "topicSysFlag")
+    return {**members_of(config, *names), "attributes": dict(config.attributes)}
 
 
 def settings_line(settings: Mapping[str, object]) -> str:
@@ -77,9 +86,7 @@ def running_document(state: ConsumerRunning) -> dict[str, Any]:
         "subscriptions": {one.topic: one.sub_string for one in state.subscriptions},
         "queues": [
             {
-                "topic": queue.topic,
-                "brokerName": queue.broker_name,
-                "queueId": queue.queue_id,
+                **members_of(queue, "topic", "brokerName", "queueId"),
                 "commitOffset": held.commit_offset,
                 "cachedMessages": held.cached_count,
                 "locked": held.locked,
@@ -89,13 +96,9 @@ def running_document(state: ConsumerRunning) -> dict[str, Any]:
             for queue, held in sorted(state.queues.items())
         ],
         "rates": {
-            topic: {
-                "pullRT": rate.pull_rt,
-                "pullTPS": rate.pull_tps,
-                "consumeRT": rate.consume_rt,
-                "consumeOKTPS": rate.consume_ok_tps,
-                "consumeFailedTPS": rate.consume_failed_tps,
-            }
+            topic: members_of(
+                rate, "pullRT", "pullTPS", "consumeRT", "consumeOKTPS", "consumeFailedTPS"
+            )
             for topic, rate in sorted(state.rates.items())
         },
         "jstack": state.jstack,

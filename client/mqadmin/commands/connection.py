@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from triomq.client.admin.arguments import Option, Values, attribute_changes, truth, whole
-from triomq.client.admin.documents import GROUP_FIELDS, group_document, settings_line
+from triomq.client.admin.documents import GROUP_FIELDS, group_document, members_of, settings_line
 from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import MASTERS
 from triomq.client.mqadmin.core.result import Document, Result, Table, answered, table_of
@@ -30,9 +30,7 @@ def _clients(
             row = clients.setdefault(
                 member.client_id,
                 {
-                    "clientId": member.client_id,
-                    "clientAddr": member.client_addr,
-                    "language": member.language,
+                    **members_of(member, "clientId", "clientAddr", "language"),
                     "version": version_name(member.version),
                     "brokers": [],
                 },
@@ -66,11 +64,7 @@ async def consumer_connection(admin: Admin, options: Values) -> Result:
         for topic, data in connection.subscriptions.items()
     }
     first = next(iter(connections.values()))
-    facts = {
-        "consumeType": first.consume_type,
-        "messageModel": first.message_model,
-        "consumeFromWhere": first.consume_from_where,
-    }
+    facts = members_of(first, "consumeType", "messageModel", "consumeFromWhere")
     rows = [[topic, subscriptions[topic]] for topic in sorted(subscriptions)]
     return answered(
         answers,

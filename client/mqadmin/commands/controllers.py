@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.controllers import groups_at, leader_of, metadata_at
+from triomq.client.admin.documents import members_of
 from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import CONTROLLERS, ask_each, chosen_controllers
 from triomq.client.mqadmin.core.result import Document, Result, Row, answered
@@ -67,19 +68,15 @@ async def names_of(admin: Admin, options: Values) -> list[str]:
     return sorted({broker.name for broker in await admin.brokers(cluster)})
 
 
+GROUP_FIELDS = ("masterBrokerId", "masterAddress", "masterEpoch", "syncStateSetEpoch")
+REPLICA_FIELDS = ("brokerId", "brokerAddress", "alive")
+
+
 def replica_text(replica: ReplicaState) -> str:
     return (
         f"ReplicaIdentity{{brokerName='{replica.broker_name}', brokerId={replica.broker_id},"
         f" brokerAddress='{replica.broker_address}', alive={str(replica.alive).lower()}}}"
     )
-
-
-def replica_document(replica: ReplicaState) -> Document:
-    return {
-        "brokerId": replica.broker_id,
-        "brokerAddress": replica.broker_address,
-        "alive": replica.alive,
-    }
 
 
 def replicas_block(name: str, found: GroupReplicas) -> str:
@@ -103,12 +100,11 @@ async def sync_state_set(admin: Admin, options: Values) -> Result:
     found = await groups_at(admin, leader, names)
     document = {
         name: {
-            "masterBrokerId": group.master_broker_id,
-            "masterAddress": group.master_address,
-            "masterEpoch": group.master_epoch,
-            "syncStateSetEpoch": group.sync_state_set_epoch,
-            "inSyncReplicas": [replica_document(one) for one in group.in_sync_replicas],
-            "notInSyncReplicas": [replica_document(one) for one in group.not_in_sync_replicas],
+            **members_of(group, *GROUP_FIELDS),
+            "inSyncReplicas": [members_of(one, *REPLICA_FIELDS) for one in group.in_sync_replicas],
+            "notInSyncReplicas": [
+                members_of(one, *REPLICA_FIELDS) for one in group.not_in_sync_replicas
+            ],
         }
         for name, group in found.items()
     }
@@ -169,12 +165,10 @@ def epochs_document(found: EpochEntries) -> Row:
     last = len(found.epoch_list) - 1
     return {
         "cluster": found.cluster_name,
-        "brokerName": found.broker_name,
-        "brokerId": found.broker_id,
+        **members_of(found, "brokerName", "brokerId"),
         "epochs": [
             {
-                "epoch": entry.epoch,
-                "startOffset": entry.start_offset,
+                **members_of(entry, "epoch", "startOffset"),
                 # The last epoch goes on; its end is that of the log, as in Java's output.
                 "endOffset": found.max_offset if number == last else entry.end_offset,
             }

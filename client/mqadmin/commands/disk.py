@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.disk_use import DiskUse, disk_use
+from triomq.client.admin.documents import members_of
 from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.places import MASTERS, chosen_brokers
 from triomq.client.mqadmin.core.result import (
@@ -45,13 +46,7 @@ def document(use: DiskUse) -> Document:
         "fileReservedTime": use.kept_hours,
         "neededBytes": use.needed,
         "thresholds": [
-            {
-                "setting": each.setting,
-                "effect": each.effect,
-                "ratio": each.ratio,
-                "hoursAtHourRate": each.hours_at_hour_rate,
-                "hoursAtDayRate": each.hours_at_day_rate,
-            }
+            members_of(each, "setting", "effect", "ratio", "hoursAtHourRate", "hoursAtDayRate")
             for each in use.thresholds
         ],
         "topics": [

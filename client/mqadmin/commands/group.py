@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, Values, truth, whole
-from triomq.client.admin.documents import group_document
+from triomq.client.admin.documents import group_document, members_of
 from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import GroupNotFound
 from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
@@ -132,9 +132,7 @@ async def producers(admin: Admin, options: Values) -> Result:
     groups = {
         group: [
             {
-                "clientId": one.client_id,
-                "remoteIP": one.remote_address,
-                "language": one.language,
+                **members_of(one, "clientId", "remoteIP", "language"),
                 "version": version_name(one.version),
                 "lastUpdateTimestamp": one.last_update_timestamp,
             }

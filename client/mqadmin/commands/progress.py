@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values, truth, whole
+from triomq.client.admin.documents import members_of
 from triomq.client.admin.known_groups import connections_of, unknown_group
 from triomq.client.admin.times import seconds_text
 from triomq.client.core.errors import RequestNotSupported, TrioMQError
@@ -30,11 +31,8 @@ def queue_rows(
     """Return one row per queue, sorted; all brokers together."""
     rows: list[dict[str, object]] = [
         {
-            "topic": queue.topic,
-            "brokerName": queue.broker_name,
-            "queueId": queue.queue_id,
-            "brokerOffset": offsets.broker_offset,
-            "consumerOffset": offsets.consumer_offset,
+            **members_of(queue, "topic", "brokerName", "queueId"),
+            **members_of(offsets, "brokerOffset", "consumerOffset"),
             "clientIp": owners.get(queue),
             "diff": offsets.broker_offset - offsets.consumer_offset,
             # Brokers of 4.x do not report the pull offset.

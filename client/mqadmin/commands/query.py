@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words, whole
-from triomq.client.admin.documents import broker_message_document
+from triomq.client.admin.documents import broker_message_document, members_of
 from triomq.client.admin.errors import MessageNotFound, TraceNotFound
 from triomq.client.admin.messages import FAR_FUTURE_MS, UNIQUE_COUNT_MAX, parse_offset_id
 from triomq.client.admin.times import seconds_text
@@ -75,9 +75,7 @@ async def _consumed_by_client(
             continue
         document["consumed"] = {
             "clientId": client_id,
-            "consumeResult": result.consume_result,
-            "spentTimeMills": result.spent_ms,
-            "remark": result.remark,
+            **members_of(result, "consumeResult", "spentTimeMills", "remark"),
         }
 
 

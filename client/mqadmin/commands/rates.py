@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, Values, truth, whole
 from triomq.client.admin.broker_rates import summed_item
+from triomq.client.admin.documents import members_of
 from triomq.client.admin.times import seconds_text
 from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.result import Document, Result, sum_text, table_of
@@ -109,10 +110,8 @@ async def broker_consume_stats(admin: Admin, options: Values) -> Result:
         {
             "topic": queue.topic,
             "group": group,
-            "brokerName": queue.broker_name,
-            "queueId": queue.queue_id,
-            "brokerOffset": offset.broker_offset,
-            "consumerOffset": offset.consumer_offset,
+            **members_of(queue, "brokerName", "queueId"),
+            **members_of(offset, "brokerOffset", "consumerOffset"),
             "diff": offset.broker_offset - offset.consumer_offset,
             "lastTimestamp": offset.last_timestamp,
         }

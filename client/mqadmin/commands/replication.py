@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
+from triomq.client.admin.documents import members_of
 from triomq.client.admin.times import seconds_text
 from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
 
 
+SLAVE_FIELDS = ("slaveAckOffset", "diff", "transferredByteInSecond", "inSync", "transferFromWhere")
+
+
 def ha_document(status: HaStatus) -> dict[str, object]:
     """Return the state of a master with its slaves, or of a slave."""
     if not status.master:
@@ -26,10 +30,8 @@ def ha_document(status: HaStatus) -> dict[str, object]:
             "master": False,
             "masterAddr": client.master_address,
             "commitLogMaxOffset": client.max_offset,
-            "transferredByteInSecond": client.transferred_bytes_per_second,
-            "lastReadTimestamp": client.last_read_timestamp,
-            "lastWriteTimestamp": client.last_write_timestamp,
-            "masterFlushOffset": client.master_flush_offset,
+            **members_of(client, "transferredByteInSecond", "lastReadTimestamp"),
+            **members_of(client, "lastWriteTimestamp", "masterFlushOffset"),
         }
     return {
         "master": True,
@@ -37,14 +39,7 @@ def ha_document(status: HaStatus) -> dict[str, object]:
         "slaveNum": len(status.connections),
         "inSyncSlaveNum": status.in_sync_slave_count,
         "slaves": [
-            {
-                "slaveAddr": slave.address,
-                "slaveAckOffset": slave.slave_ack_offset,
-                "diff": slave.diff,
-                "transferredByteInSecond": slave.transferred_bytes_per_second,
-                "inSync": slave.in_sync,
-                "transferFromWhere": slave.transfer_from,
-            }
+            {"slaveAddr": slave.address, **members_of(slave, *SLAVE_FIELDS)}
             for slave in status.connections
         ],
     }

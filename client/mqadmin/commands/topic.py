@@ -10,7 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values, attribute_changes, filled, truth, whole
-from triomq.client.admin.documents import count_of, fewer_queues, settings_line, topic_document
+from triomq.client.admin.documents import (
+    count_of,
+    fewer_queues,
+    members_of,
+    settings_line,
+    topic_document,
+)
 from triomq.client.admin.times import milliseconds_text
 from triomq.client.mqadmin.core.command import ROUTE_CLUSTER, TOPIC, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import MASTERS, chosen_brokers
@@ -80,19 +86,14 @@ def route_document(route: TopicRoute) -> Document:
     return {
         "orderTopicConf": route.order_topic_conf,
         "queueDatas": [
-            {
-                "brokerName": data.broker_name,
-                "readQueueNums": data.read_queue_count,
-                "writeQueueNums": data.write_queue_count,
-                "perm": data.perm,
-                "topicSysFlag": data.topic_sys_flag,
-            }
+            members_of(
+                data, "brokerName", "readQueueNums", "writeQueueNums", "perm", "topicSysFlag"
+            )
             for data in sorted(route.queue_datas, key=lambda data: data.broker_name)
         ],
         "brokerDatas": [
             {
-                "cluster": data.cluster,
-                "brokerName": data.broker_name,
+                **members_of(data, "cluster", "brokerName"),
                 "brokerAddrs": {
                     str(broker_id): data.broker_addrs[broker_id]
                     for broker_id in sorted(data.broker_addrs)
@@ -134,11 +135,8 @@ async def topic_status(admin: Admin, options: Values) -> Result:
     answers = await admin.topic_stats(options.text("topic"))
     queues: list[dict[str, object]] = [
         {
-            "brokerName": queue.broker_name,
-            "queueId": queue.queue_id,
-            "minOffset": offsets.min_offset,
-            "maxOffset": offsets.max_offset,
-            "lastUpdateTimestamp": offsets.last_update_timestamp,
+            **members_of(queue, "brokerName", "queueId"),
+            **members_of(offsets, "minOffset", "maxOffset", "lastUpdateTimestamp"),
         }
         for stats in answers.some().values()
         for queue, offsets in stats.offset_table.items()
@@ -251,10 +249,7 @@ async def allocate(admin: Admin, options: Values) -> Result:
     queues = await admin.queues(topic)
     shares = {name: allocate_average(name, queues, names) for name in names}
     document = {
-        name: [
-            {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
-            for queue in share
-        ]
+        name: [members_of(queue, "topic", "brokerName", "queueId") for queue in share]
         for name, share in shares.items()
     }
     rows = [{"member": name, **row} for name, share in document.items() for row in share]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from triomq.client.admin.accounts import CREATE_FIX, ask_access, listed, same_reason
 from triomq.client.admin.answers import Answers, read_body
 from triomq.client.admin.arguments import Option, UsageError, Values, one_of_words
+from triomq.client.admin.documents import members_of
 from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import UserNotFound
 from triomq.client.mqadmin.core.account_copy import BETWEEN, AccountCopy, names, preposition
@@ -23,14 +24,6 @@ from triomq.remoting.protocol.headers.auth import ListUsersHeader, UserHeader
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
-
-
-def user_document(user: User) -> dict[str, object]:
-    return {
-        "username": user.username,
-        "userType": user.user_type,
-        "userStatus": user.user_status,
-    }
 
 
 async def change_user(admin: Admin, options: Values, *, code: RequestCode, verb: str) -> Result:
@@ -74,7 +67,7 @@ async def user_at(admin: Admin, address: str, name: str) -> User | None:
 
 def users_result(answers: Answers[list[User]]) -> Result:
     known = {
-        address: [user_document(user) for user in users]
+        address: [members_of(user, "username", "userType", "userStatus") for user in users]
         for address, users in answers.some().items()
     }
     rows = [{"broker": address, **user} for address, users in known.items() for user in users]
