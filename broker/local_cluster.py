@@ -8,7 +8,6 @@ proxy/…/service/route/LocalTopicRouteService.java, service/message/LocalMessag
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
 
 import attrs
 
@@ -157,7 +156,7 @@ class LocalLink:
         self,
         connection: LocalConnection,
         command: Command,
-        answering: Coroutine[Any, Any, Command],
+        answering: Coroutine[object, object, Command],
     ) -> None:
         await connection.answer(await answer_to_broker(command, answering))
 

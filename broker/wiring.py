@@ -316,7 +316,6 @@ def open_server(
             GroupMoves(store, offsets, services.pops, held, services.held_pops, relays.tell_moved),
             live,
             relays,
-            config.broker_name,
         ),
         relays=relays,
         config=settings,

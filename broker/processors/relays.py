@@ -141,6 +141,13 @@ class Relays:
                 new_request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body, oneway=True)
             )
 
+    async def by_queue(self, topic: str, offsets: Mapping[int, int]) -> dict[MessageQueue, int]:
+        """Return offsets by queue of this broker. Checkpoint: maybe."""
+        return {
+            MessageQueue(topic, self.broker_name, queue_id): offset
+            async for queue_id, offset in in_turns(offsets.items())
+        }
+
     async def tell_moved(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Tell members of our own kind that their group was moved, one-way. Checkpoint: maybe.
 
@@ -151,11 +158,7 @@ class Relays:
         if consumers is None:
             return
         header = ResetOffsetHeader(group=group, topic=topic, timestamp=-1, force=True)
-        table = {
-            MessageQueue(topic, self.broker_name, queue_id): offset
-            for queue_id, offset in offsets.items()
-        }
-        body = QueueOffsets(table).encode()
+        body = QueueOffsets(await self.by_queue(topic, offsets)).encode()
         ours = [
             member
             for member in consumers.members.values()

@@ -27,7 +27,6 @@ from triomq.remoting.core.errors import Rejected
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING
 from triomq.remoting.protocol.bodies.offsets import QueueOffsets
-from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.offset import CloneGroupOffsetHeader, ResetOffsetHeader
@@ -50,7 +49,6 @@ class Resets:
     moves: GroupMoves
     live: LiveSettings
     relays: Relays
-    broker_name: str
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
     async def reset(self, request: Request) -> Response:
@@ -79,11 +77,11 @@ class Resets:
                     queue_id: min(offset, self._committed(header, queue_id, offset))
                     async for queue_id, offset in in_turns(wanted.items())
                 }
-            table = await self._table(header.topic, wanted)
+            table = await self.relays.by_queue(header.topic, wanted)
             await self.relays.tell_reset(online, header, table)
         else:
             await self.moves.move(header.group, header.topic, wanted)
-            table = await self._table(header.topic, wanted)
+            table = await self.relays.by_queue(header.topic, wanted)
         self.limit.log(
             logger,
             logging.INFO,
@@ -99,12 +97,6 @@ class Resets:
     def _committed(self, header: ResetOffsetHeader, queue_id: int, otherwise: int) -> int:
         offset = self.offsets.committed_offset(header.group, header.topic, queue_id)
         return otherwise if offset is None else offset
-
-    async def _table(self, topic: str, offsets: dict[int, int]) -> dict[MessageQueue, int]:
-        return {
-            MessageQueue(topic, self.broker_name, queue_id): offset
-            async for queue_id, offset in in_turns(offsets.items())
-        }
 
     async def _wanted(self, header: ResetOffsetHeader, topic: TopicConfig) -> dict[int, int]:
         """Return the new offset of each queue, within the queue's range. Raises: Rejected."""

@@ -122,7 +122,7 @@ class PlainAclFiles:
             self._use(loaded)
             logger.info("files of ACL 1.0 have changed: %d accounts", len(self.acl.accounts))
 
-    async def change(self, path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+    async def change(self, path: Path, edit: Callable[[dict[str, object]], None]) -> None:
         """Let *edit* change the content of one file; it is written, and decides from now on.
 
         Comments of the file are lost, as in Java.
@@ -134,7 +134,9 @@ class PlainAclFiles:
             loaded = await trio.to_thread.run_sync(work)
             self._use(loaded)
 
-    def _changed(self, path: Path, edit: Callable[[dict[str, Any]], None], now_ms: int) -> AclLoad:
+    def _changed(
+        self, path: Path, edit: Callable[[dict[str, object]], None], now_ms: int
+    ) -> AclLoad:
         """Change one of the files, and return what all of them say then. Blocks.
 
         Raises: ValueError, OSError.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import attrs
 
@@ -64,7 +63,7 @@ class AuditEntry:
 
     def line(self, seconds: float, server: str) -> bytes:
         """Return the line, with its end. *seconds*: of the wall clock."""
-        fields: dict[str, Any] = {
+        fields: dict[str, object] = {
             "time": time_text(seconds),
             "server": server,
             "door": self.door,
@@ -92,7 +91,7 @@ def time_text(seconds: float) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def names_of(header: Any) -> Mapping[str, str]:
+def names_of(header: object) -> Mapping[str, str]:
     """Return what a request names, by its header object; None has nothing."""
     found = {}
     for attribute, name in NAMED.items():

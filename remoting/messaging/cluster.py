@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -46,7 +46,7 @@ class BrokerLink(Protocol):
         """End it: the client is gone. Checkpoint: never."""
 
 
-TakeRequest = Callable[[Command], Coroutine[Any, Any, Command] | None]
+TakeRequest = Callable[[Command], Coroutine[object, object, Command] | None]
 """Takes a request of a broker; None: it needs no answer, otherwise a coroutine returns it."""
 
 
@@ -56,7 +56,9 @@ class Spawn(Protocol):
     Raises: Refused when the service stops.
     """
 
-    def __call__(self, run: Callable[..., Awaitable[None]], *arguments: Any, name: str) -> None: ...
+    def __call__(
+        self, run: Callable[..., Awaitable[None]], *arguments: object, name: str
+    ) -> None: ...
 
 
 class Cluster(Protocol):

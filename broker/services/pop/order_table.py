@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -52,7 +51,7 @@ class OrderTable(PersistedTable):
         return pretty_steps({"table": table}, depth=3)
 
 
-def _rows(queues: list[tuple[int, OrderedPop]]) -> Iterator[tuple[int, Any]]:
+def _rows(queues: list[tuple[int, OrderedPop]]) -> Iterator[tuple[int, object]]:
     for queue_id, info in queues:
         yield queue_id, write_plain(info.encode())
 
