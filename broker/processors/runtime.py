@@ -8,6 +8,7 @@ store/StoreStatsService.java#getRuntimeInfo.
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ from triomq.broker.services.timers.timers import Timers
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.cluster import KvTable
-from triomq.remoting.protocol.bodies.offsets import BrokerStats
+from triomq.remoting.protocol.bodies.offsets import BrokerStats, LargestStats
 from triomq.remoting.protocol.codes import (
     PROTOCOL_VERSION,
     ResponseCode,
@@ -62,6 +63,11 @@ PUT_TIME_LABELS = (
     "[5~10s]",
     "[10s~]",
 )
+ALL_KEYS = "*"
+"""no topic or group has this name"""
+LARGEST_MAX = 100
+"""keys of one answer"""
+KEYS_OF_A_STEP = 1000
 assert len(PUT_TIME_LABELS) == len(PUT_TIME_BOUNDS_MS) + 1
 
 
@@ -221,14 +227,33 @@ class RuntimeFigures:
         )
         return table
 
-    def item(self, request: Request) -> Response:
+    async def item(self, request: Request) -> Response:
         """Return one statistics item over a minute, an hour and a day. Raises: Rejected."""
         header: BrokerStatsHeader = request.header
+        if header.stats_key == ALL_KEYS:
+            return await self._largest(header.stats_name)
         found = self.statistics.items.get((header.stats_name, header.stats_key))
         if found is None:
             remark = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
         body = BrokerStats(summary(found.minute), summary(found.hour), summary(found.day))
+        return Response(body=body.encode())
+
+    async def _largest(self, name: str) -> Response:
+        """Return the sums of an item over all keys, and its largest keys. Checkpoint: maybe."""
+        sums: dict[str, list[int]] = {}
+        for number, (key, item) in enumerate(list(self.statistics.by_name.get(name, {}).items())):
+            minute, hour, day = (summary(s).sum for s in (item.minute, item.hour, item.day))
+            sums[key] = [hour or minute, day or hour or minute]
+            if number % KEYS_OF_A_STEP == KEYS_OF_A_STEP - 1:
+                await trio.lowlevel.checkpoint()
+        largest = heapq.nlargest(LARGEST_MAX, sums, key=lambda key: (sums[key][1], key))
+        body = LargestStats(
+            hour=sum(hour for hour, _ in sums.values()),
+            day=sum(day for _, day in sums.values()),
+            count=len(sums),
+            largest={key: sums[key] for key in largest},
+        )
         return Response(body=body.encode())
 
 

@@ -1,7 +1,8 @@
 """How full the disk of a broker is, which topics fill it, and when a threshold is reached.
 
 All figures are the broker's own: its runtime counters (28), settings (26), and the bytes that each
-topic stored in the last hour and day (315, ``TOPIC_PUT_SIZE``). Brokers of RocketMQ have them, too.
+topic stored in the last hour and day (315, ``TOPIC_PUT_SIZE``). Brokers of RocketMQ have them, too,
+but tell them topic by topic.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from triomq.client.admin.answers import all_of, read_body
 from triomq.client.admin.broker_rates import day_of
 from triomq.client.admin.server_settings import read_settings
 from triomq.client.core.errors import BrokerError, ProtocolBroken
-from triomq.remoting.protocol.bodies.offsets import BrokerStats, TopicStats
+from triomq.remoting.protocol.bodies.offsets import BrokerStats, LargestStats, TopicStats
 from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.admin import BrokerStatsHeader
@@ -71,8 +72,9 @@ class DiskUse:
     """``fileReservedTime``"""
     thresholds: tuple[Threshold, ...]
     topics: tuple[TopicUse, ...]
-    """those that stored most within a day, the first ones of all ``topic_count``"""
+    """those that stored most within a day"""
     topic_count: int
+    """number of topics that stored something since the broker's start"""
 
     @property
     def needed(self) -> int:
@@ -85,16 +87,13 @@ async def disk_use(admin: Admin, address: str, top: int) -> DiskUse:
     status = await admin.broker_status(address)
     code = RequestCode.GET_BROKER_CONFIG
     settings = (await read_settings(admin, [address], code)).some()[address]
-    answer = await admin.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-    topics = list(read_body(TopicTable, answer).topic_config_table)
-    sizes = await all_stats(admin, address, "TOPIC_PUT_SIZE", topics)
-    stored = {topic: (hour_of(stats), day_of(stats)) for topic, stats in sizes.items()}
-    largest = sorted(stored, key=lambda topic: (stored[topic][1], topic), reverse=True)[:top]
+    sizes = await largest_stats(admin, address, "TOPIC_PUT_SIZE", top)
+    largest = list(sizes.largest)[:top]
     counts = await all_stats(admin, address, "TOPIC_PUT_NUMS", largest)
     held = await admin.for_each(largest, lambda topic: held_messages(admin, address, topic))
     uses = []
     for topic in largest:
-        hour, day = stored[topic]
+        hour, day = sizes.largest[topic]
         sent = day_of(counts[topic]) if topic in counts else 0
         messages = held.values.get(topic)
         estimate = messages * day // sent if sent and messages is not None else None
@@ -103,10 +102,10 @@ async def disk_use(admin: Admin, address: str, top: int) -> DiskUse:
         return figures(
             status,
             settings,
-            hour=sum(hour for hour, _ in stored.values()),
-            day=sum(day for _, day in stored.values()),
+            hour=sizes.hour,
+            day=sizes.day,
             topics=tuple(uses),
-            topic_count=len(topics),
+            topic_count=sizes.count,
         )
     except (KeyError, ValueError) as error:
         raise ProtocolBroken(f"{address} lacks a figure of its disk ({error})") from None
@@ -173,6 +172,33 @@ def uptime_seconds(text: str) -> float:
 def hour_of(stats: BrokerStats) -> int:
     """Return the count of the hour; soon after a broker's start, of the minute."""
     return stats.hour.sum or stats.minute.sum
+
+
+async def largest_stats(admin: Admin, address: str, name: str, top: int) -> LargestStats:
+    """Return a counter of the topics of a broker. Raises: TrioMQError.
+
+    RocketMQ's brokers tell it topic by topic: one request for each of their topics.
+    """
+    try:
+        answer = await admin.ask(
+            address, RequestCode.VIEW_BROKER_STATS_DATA, BrokerStatsHeader(name, "*")
+        )
+        found = read_body(LargestStats, answer)
+        if len(found.largest) >= min(top, found.count):
+            return found
+    except BrokerError:
+        pass  # it has no topic of that name
+    table = await admin.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+    topics = list(read_body(TopicTable, table).topic_config_table)
+    stats = await all_stats(admin, address, name, topics)
+    sums = {topic: [hour_of(one), day_of(one)] for topic, one in stats.items()}
+    largest = sorted(sums, key=lambda topic: (sums[topic][1], topic), reverse=True)
+    return LargestStats(
+        hour=sum(hour for hour, _ in sums.values()),
+        day=sum(day for _, day in sums.values()),
+        count=len(sums),
+        largest={topic: sums[topic] for topic in largest},
+    )
 
 
 async def all_stats(

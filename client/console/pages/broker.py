@@ -31,7 +31,7 @@ from triomq.remoting.protocol.codes import RequestCode
 TOPICS = 5
 """that fill the disk, on the page of a broker"""
 TOPICS_ASKED_MAX = 200
-"""a broker is asked about each of its topics: with more of them, only if the user wants it"""
+"""one of RocketMQ is asked about each of its topics: with more of them, only if the user wants"""
 
 
 def row_of(visit: PageVisit, fields: FormFields) -> BrokerRow:
@@ -60,7 +60,10 @@ async def maintenance(admin: Admin, broker: BrokerAddress) -> dict[str, Any]:
 async def broker(visit: PageVisit) -> Response:
     row, view, admin = row_of(visit, visit.query), visit.console.poller.view, visit.console.admin
     address, topics = row.address, [one for one in view.topics.values() if row.name in one.brokers]
-    wants_disk = len(topics) <= TOPICS_ASKED_MAX or visit.query.text("disk") == "1"
+    status, search = row.status or {}, visit.query.text("search")
+    one_answer = "changedSettings" in status  # a broker of TrioMQ tells its largest topics at once
+    few = len(topics) <= TOPICS_ASKED_MAX
+    wants_disk = one_answer or few or visit.query.text("disk") == "1"
     code = RequestCode.GET_BROKER_CONFIG
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "settings": partial(read_settings, admin, [address], code)
@@ -71,7 +74,6 @@ async def broker(visit: PageVisit) -> Response:
         calls["maintenance"] = partial(maintenance, admin, place_of(row))
     parts, problems = await visit.ask(**calls) if row.answers else ({}, [])
     settings = parts["settings"].values.get(address, {}) if parts.get("settings") else {}
-    status, search = row.status or {}, visit.query.text("search")
     return visit.page(
         "broker.html",
         broker=row,

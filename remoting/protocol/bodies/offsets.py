@@ -170,6 +170,18 @@ class BrokerStats(JsonBody):
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
+class LargestStats(JsonBody):
+    """Answer to 315 for the key ``*``, TrioMQ's own: a counter over all its keys."""
+
+    hour: int = 0
+    day: int = 0
+    count: int = 0
+    """number of keys"""
+    largest: dict[str, list[int]] = attrs.field(factory=dict)
+    """key → sums of its last hour and day, the largest day first, ``LARGEST_MAX`` at most"""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
 class ConsumeQueueEntry(JsonBody):
     log_offset: int = attrs.field(metadata=json_name("physicOffset"))
     size_bytes: int = attrs.field(metadata=json_name("physicSize"))

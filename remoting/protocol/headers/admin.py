@@ -34,7 +34,7 @@ class BrokerConsumeStatsHeader:
 
 @header
 class BrokerStatsHeader:
-    """One counter (315)."""
+    """One counter (315); with the key ``*`` brokers of TrioMQ tell its largest keys."""
 
     stats_name: str = wire("statsName")
     stats_key: str = wire("statsKey")

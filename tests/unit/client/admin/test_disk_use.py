@@ -11,6 +11,7 @@ from triomq.client.admin.disk_use import TopicUse, disk_use, figures, uptime_sec
 from triomq.client.core.errors import BrokerError
 from triomq.remoting.protocol.bodies.offsets import (
     BrokerStats,
+    LargestStats,
     StatsItem,
     TopicOffset,
     TopicStats,
@@ -64,10 +65,14 @@ def test_figures_that_are_missing_are_an_error() -> None:
 
 
 class Broker:
-    """An admin that knows one broker. ``day``: topic → bytes and messages of its last day."""
+    """An admin that knows one broker. ``day``: topic → bytes and messages of its last day;
+    ``largest``: what it answers to the key ``*``, None if it is one of RocketMQ.
+    """
 
-    def __init__(self, day: dict[str, tuple[int, int]]) -> None:
-        self.day = day
+    def __init__(
+        self, day: dict[str, tuple[int, int]], largest: LargestStats | None = None
+    ) -> None:
+        self.day, self.largest, self.asked_all = day, largest, False
 
     async def broker_status(self, _: str) -> dict[str, str]:
         return STATUS
@@ -81,10 +86,13 @@ class Broker:
             case RequestCode.GET_BROKER_CONFIG:
                 return Command(code=0, body=b"fileReservedTime=48\n")
             case RequestCode.GET_ALL_TOPIC_CONFIG:
+                self.asked_all = True
                 body = TopicTable({n: TopicConfig(topic_name=n) for n in [*self.day, "idle"]})
             case RequestCode.GET_TOPIC_STATS_INFO:
                 offsets = TopicOffset(10, 30)
                 body = TopicStats({MessageQueue(header.topic, "b", 0): offsets})
+            case _ if header.stats_key == "*" and self.largest:
+                body = self.largest
             case _ if header.stats_key not in self.day:
                 raise BrokerError(1, "no such counter", address, "VIEW_BROKER_STATS_DATA")
             case _:
@@ -101,4 +109,20 @@ async def test_the_topics_that_store_most_come_first() -> None:
         TopicUse("large", 9_000, 90_000, held=60_000),
         TopicUse("small", 100, 1_000, held=2_000),
     )
-    assert (use.hour, use.day, use.topic_count, use.kept_hours) == (9_100, 91_000, 4, 48)
+    assert (use.hour, use.day, use.topic_count, use.kept_hours) == (9_100, 91_000, 3, 48)
+
+
+async def test_a_broker_of_triomq_tells_its_largest_topics_in_one_answer() -> None:
+    told = LargestStats(hour=700, day=9_000, count=2000, largest={"b": [500, 6_000], "a": [9, 90]})
+    broker = Broker({"b": (6_000, 10), "a": (90, 1)}, told)
+    use = await disk_use(cast("Any", broker), "b:1", top=1)
+    assert use.topics == (TopicUse("b", 500, 6_000, held=12_000),)
+    assert (use.hour, use.day, use.topic_count) == (700, 9_000, 2000)
+    assert not broker.asked_all
+
+
+async def test_more_topics_than_one_answer_has_are_asked_one_by_one() -> None:
+    told = LargestStats(hour=1, day=2, count=3, largest={"b": [1, 2]})
+    broker = Broker({"b": (2, 1), "a": (90, 1)}, told)
+    use = await disk_use(cast("Any", broker), "b:1", top=2)
+    assert [one.topic for one in use.topics] == ["a", "b"]
