@@ -59,6 +59,7 @@ from triomq.broker.services.pop.group_moves import GroupMoves
 from triomq.broker.services.pop.pops import TAKING_OVER
 from triomq.broker.services.routes import Routes
 from triomq.broker.services.timers.timers import Timers
+from triomq.broker.services.topics_and_groups import TopicsAndGroups
 from triomq.broker.services.transactions.transactions import Transactions
 from triomq.broker.store.core.stall import ECHO_SECONDS
 from triomq.broker.store.opening import wall_clock_ms
@@ -200,6 +201,7 @@ def open_server(
     live, topics, groups = services.live, services.topics, services.groups
     offsets, delayed, held = services.offsets, services.delayed, services.held
     clients, statistics = services.clients.table, services.statistics
+    known = TopicsAndGroups(topics, groups, clients, offsets, statistics)
     send = SendPipeline(
         store,
         topics,
@@ -215,12 +217,8 @@ def open_server(
     )
     pull = PullMessages(
         store,
-        topics,
-        groups,
-        clients,
-        offsets,
+        known,
         held,
-        statistics,
         live,
         config.broker_ip,
         role.slave_reads,
@@ -285,34 +283,24 @@ def open_server(
         locks=QueueLockRequests(services.locks),
         topics=TopicRequests(
             store,
-            topics,
-            offsets,
-            clients,
+            known,
             held,
             services.registrar,
-            statistics,
             live,
             config.broker_name,
         ),
-        groups=GroupRequests(groups, offsets, topics, statistics),
+        groups=GroupRequests(known),
         consumption=Consumption(
             store,
-            topics,
-            groups,
-            offsets,
-            clients,
-            statistics,
+            known,
             config.broker_name,
             services.registrar.settings.broker_address,
             services.pops,
         ),
-        progress=GroupProgress(store, topics, offsets, clients, wall_clock_ms, config.broker_name),
+        progress=GroupProgress(store, known, wall_clock_ms, config.broker_name),
         resets=Resets(
             store,
-            topics,
-            groups,
-            offsets,
-            clients,
+            known,
             GroupMoves(store, offsets, services.pops, held, services.held_pops, relays.tell_moved),
             live,
             relays,

@@ -12,12 +12,10 @@ from collections.abc import Iterable
 import attrs
 import trio
 
-from triomq.broker.services.groups import GroupTable, Member
-from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.groups import Member
 from triomq.broker.services.pop.pops import Pops
-from triomq.broker.services.statistics import CONSUMED, Statistics
-from triomq.broker.services.subscriptions import SubscriptionGroups
-from triomq.broker.services.topics import Topics
+from triomq.broker.services.statistics import CONSUMED
+from triomq.broker.services.topics_and_groups import TopicsAndGroups
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.groups import (
@@ -45,11 +43,7 @@ class Consumption:
     """The handlers."""
 
     store: MessageStore
-    topics: Topics
-    groups: SubscriptionGroups
-    offsets: ConsumerOffsets
-    clients: GroupTable[Connection]
-    statistics: Statistics
+    known: TopicsAndGroups
     broker_name: str
     broker_address: str
     pops: Pops | None = None
@@ -57,7 +51,7 @@ class Consumption:
     async def consumer_connections(self, request: Request) -> Response:
         """Return the members of a consumer group and their subscriptions. Raises: Rejected."""
         header: ConsumerGroupHeader = request.header
-        group = self.clients.consumers.get(header.consumer_group)
+        group = self.known.clients.consumers.get(header.consumer_group)
         if group is None:
             remark = f"the consumer group[{header.consumer_group}] not online"
             raise Rejected(ResponseCode.CONSUMER_NOT_ONLINE, remark)
@@ -73,7 +67,7 @@ class Consumption:
     async def producer_connections(self, request: Request) -> Response:
         """Return the members of a producer group. Raises: Rejected."""
         header: ProducerConnectionHeader = request.header
-        members = self.clients.producers.get(header.producer_group)
+        members = self.known.clients.producers.get(header.producer_group)
         if members is None:
             remark = f"the producer group[{header.producer_group}] not exist"
             raise Rejected(ResponseCode.SYSTEM_ERROR, remark)
@@ -82,10 +76,10 @@ class Consumption:
 
     async def producers(self, request: Request) -> Response:
         """Return all producers by group, with the time (ms) of each one's last heartbeat."""
-        now, now_ms = trio.current_time(), self.statistics.clock_ms()
+        now, now_ms = trio.current_time(), self.known.statistics.clock_ms()
         rows = [
             (group, member)
-            for group, members in sorted(self.clients.producers.items())
+            for group, members in sorted(self.known.clients.producers.items())
             for member in members.values()
         ]
         table: dict[str, list[ProducerEntry]] = {}
@@ -109,7 +103,7 @@ class Consumption:
         elif header.topic:
             topics = [header.topic]
         else:
-            topics = self.offsets.topics_of(group)
+            topics = self.known.offsets.topics_of(group)
         stats = await self._lag(group, topics, Turns(), with_pulls=True)
         return Response(body=await encoded(stats, len(stats.offset_table)))
 
@@ -119,11 +113,11 @@ class Consumption:
         rows: list[dict[str, list[ConsumeStats]]] = []
         total = count = 0
         turns, sums = Turns(), Turns(8 * ROWS_AT_ONCE)
-        async for group in in_turns(list(self.groups.configs), turns):
+        async for group in in_turns(list(self.known.groups.configs), turns):
             per_topic: list[ConsumeStats] = []
             rows.append({group: per_topic})
-            async for topic in in_turns(self.offsets.topics_of(group), turns):
-                config = self.topics.find(topic)
+            async for topic in in_turns(self.known.offsets.topics_of(group), turns):
+                config = self.known.topics.find(topic)
                 if config is None or (header.order and not config.order):
                     continue
                 stats = await self._lag(group, [topic], turns, with_pulls=False)
@@ -144,11 +138,11 @@ class Consumption:
         self, group: str, topics: Iterable[str], turns: Turns, *, with_pulls: bool
     ) -> ConsumeStats:
         """Return the lag in every queue; skip topics that a connected group does not subscribe."""
-        online = self.clients.consumers.get(group)
+        online = self.known.clients.consumers.get(group)
         table: dict[MessageQueue, ConsumeOffset] = {}
         rate = 0.0
         async for topic in in_turns(topics, turns):
-            config = self.topics.find(topic)
+            config = self.known.topics.find(topic)
             if config is None or (
                 online is not None and online.subscriptions and topic not in online.subscriptions
             ):
@@ -159,7 +153,7 @@ class Consumption:
                 # The pulled offset may be behind: no pull since the start of this broker, or an
                 # offset that an operator set.
                 pulled = (
-                    max(consumed, self.offsets.pulled_offset(group, topic, queue_id))
+                    max(consumed, self.known.offsets.pulled_offset(group, topic, queue_id))
                     if with_pulls
                     else 0
                 )
@@ -172,14 +166,14 @@ class Consumption:
                 )
                 queue = MessageQueue(topic, self.broker_name, queue_id)
                 table[queue] = ConsumeOffset(end, consumed, last, pulled)
-            rate += self.statistics.rate(CONSUMED, f"{topic}@{group}")
+            rate += self.known.statistics.rate(CONSUMED, f"{topic}@{group}")
         return ConsumeStats(table, rate)
 
     def _position(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the next offset of a queue; of POP before the disk has it."""
         if self.pops is not None:
             return self.pops.position((group, topic, queue_id))
-        return self.offsets.committed_offset(group, topic, queue_id)
+        return self.known.offsets.committed_offset(group, topic, queue_id)
 
 
 async def store_time(store: MessageStore, topic: str, queue_id: int, offset: int) -> int:

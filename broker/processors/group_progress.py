@@ -12,9 +12,7 @@ from collections.abc import Callable
 import attrs
 
 from triomq.broker.processors.consumption import store_time
-from triomq.broker.services.groups import GroupTable
-from triomq.broker.services.offsets import ConsumerOffsets
-from triomq.broker.services.topics import Topics
+from triomq.broker.services.topics_and_groups import TopicsAndGroups
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.groups import GroupSubscription
@@ -37,7 +35,6 @@ from triomq.remoting.protocol.headers.topic import (
     GroupSubscriptionHeader,
     GroupTopicHeader,
 )
-from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
 from triomq.remoting.server.turns import encoded, in_turns
 
@@ -50,16 +47,16 @@ class GroupProgress:
     """The handlers."""
 
     store: MessageStore
-    topics: Topics
-    offsets: ConsumerOffsets
-    clients: GroupTable[Connection]
+    known: TopicsAndGroups
     clock_ms: Callable[[], int]
     broker_name: str
 
     def topics_of_group(self, request: Request) -> Response:
         """Return the topics that the group has offsets for."""
         header: GroupHeader = request.header
-        return Response(body=TopicNames(sorted(self.offsets.topics_of(header.group))).encode())
+        return Response(
+            body=TopicNames(sorted(self.known.offsets.topics_of(header.group))).encode()
+        )
 
     def subscription(self, request: Request) -> Response:
         """Return the group's subscription of a topic, empty if no connected member has one."""
@@ -72,7 +69,7 @@ class GroupProgress:
         )
 
     def _subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        online = self.clients.consumers.get(group)
+        online = self.known.clients.consumers.get(group)
         return online.subscriptions.get(topic) if online is not None else None
 
     async def time_spans(self, request: Request) -> Response:
@@ -81,7 +78,7 @@ class GroupProgress:
         The times are those of the first, the last and the last consumed message.
         """
         header: GroupTopicHeader = request.header
-        config = self.topics.find(header.topic)
+        config = self.known.topics.find(header.topic)
         if config is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
         queues = range(config.read_queue_count)
@@ -92,7 +89,7 @@ class GroupProgress:
         topic = header.topic
         low, high = self.store.min_offset(topic, queue_id), self.store.max_offset(topic, queue_id)
         earliest = await self.store.store_time_at(topic, queue_id, low)
-        consumed = self.offsets.committed_offset(header.group, topic, queue_id) or 0
+        consumed = self.known.offsets.committed_offset(header.group, topic, queue_id) or 0
         next_time = (
             await store_time(self.store, topic, queue_id, max(consumed, low))
             if high > consumed
@@ -118,14 +115,16 @@ class GroupProgress:
         header: CorrectionOffsetHeader = request.header
         left_out = {name.strip() for name in (header.filter_groups or "").split(",")}
         smallest: dict[int, int] = {}
-        for group in self.offsets.groups_of(header.topic):
+        for group in self.known.offsets.groups_of(header.topic):
             if group in left_out:
                 continue
-            queues = self.offsets.queues_of(group, header.topic).items()
+            queues = self.known.offsets.queues_of(group, header.topic).items()
             async for queue_id, offset in in_turns(queues):
                 if offset >= self.store.min_offset(header.topic, queue_id):
                     smallest[queue_id] = min(smallest.get(queue_id, LONG_MAX), offset)
-        for queue_id, offset in self.offsets.queues_of(header.compare_group, header.topic).items():
+        for queue_id, offset in self.known.offsets.queues_of(
+            header.compare_group, header.topic
+        ).items():
             if smallest.get(queue_id, 0) > offset:
                 smallest[queue_id] = LONG_MAX
         body = await encoded(CorrectionOffsets(smallest), len(smallest), bare_keys=True)
@@ -138,7 +137,7 @@ class GroupProgress:
         """
         header: QueryConsumeQueueHeader = request.header
         topic, queue_id = header.topic, header.queue_id
-        config = self.topics.find(topic)
+        config = self.known.topics.find(topic)
         if config is None or not 0 <= queue_id < max(
             config.read_queue_count, config.write_queue_count
         ):

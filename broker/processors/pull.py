@@ -22,13 +22,11 @@ from triomq.broker.roles.slave_reads import SlaveReads
 from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.filtered_reads import filtered, get_filtered
 from triomq.broker.services.filters import ConsumerFilters, Wanted, compile_typed, is_filter
-from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.held_pulls import HeldPull, HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.offsets import ConsumerOffsets
-from triomq.broker.services.statistics import Item, Statistics
-from triomq.broker.services.subscriptions import SubscriptionGroups
-from triomq.broker.services.topics import PERM_READ, Topics
+from triomq.broker.services.statistics import Item
+from triomq.broker.services.topics import PERM_READ
+from triomq.broker.services.topics_and_groups import TopicsAndGroups
 from triomq.broker.store.core.results import GetResult, GetStatus
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import LocalProtocolError, Rejected
@@ -53,7 +51,6 @@ from triomq.remoting.protocol.headers.pull import (
     PullMessageHeader,
     PullMessageResponseHeader,
 )
-from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Deferred, Request, Response
 
 CODES: dict[GetStatus, int] = {
@@ -101,12 +98,8 @@ class PullMessages:
     """The handler of both codes. A pull that must wait goes to ``held`` or ``cold``."""
 
     store: MessageStore
-    topics: Topics
-    groups: SubscriptionGroups
-    clients: GroupTable[Connection]
-    offsets: ConsumerOffsets
+    known: TopicsAndGroups
     held: HeldPulls
-    statistics: Statistics
     live: LiveSettings
     broker_ip: str
     slave_reads: SlaveReads
@@ -137,7 +130,9 @@ class PullMessages:
             )
         tag_codes = self._tag_codes(request, group)
         wanted = self._wanted(header) if self.live.property_filter else None
-        if self.groups.forbidden and not self.groups.may_read(header.consumer_group, header.topic):
+        if self.known.groups.forbidden and not self.known.groups.may_read(
+            header.consumer_group, header.topic
+        ):
             remark = (
                 f"the consumer group[{header.consumer_group}] is forbidden for"
                 f" topic[{header.topic}]"
@@ -145,14 +140,14 @@ class PullMessages:
             raise Rejected(ResponseCode.NO_PERMISSION, remark)
         if self.live.reject_pull_consumers:
             self._refuse_other_consumers(request)
-        if self.offsets.resets and (moved := self._reset(header, topic, group)) is not None:
+        if self.known.offsets.resets and (moved := self._reset(header, topic, group)) is not None:
             return moved
         if header.sys_flag & COMMIT_OFFSET:
-            self.offsets.require_room(header.consumer_group, header.topic, header.queue_id)
-            passed = self.offsets.commit(
+            self.known.offsets.require_room(header.consumer_group, header.topic, header.queue_id)
+            passed = self.known.offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-            self.statistics.note_consumed(header.consumer_group, header.topic, passed)
+            self.known.statistics.note_consumed(header.consumer_group, header.topic, passed)
         begin = time.perf_counter()
         bytes_max = bytes_max_of(header)
         if wanted is None:
@@ -175,8 +170,8 @@ class PullMessages:
                 wanted,
             )
         seconds = time.perf_counter() - begin
-        if seconds > self.statistics.get_time_max:
-            self.statistics.get_time_max = seconds
+        if seconds > self.known.statistics.get_time_max:
+            self.known.statistics.get_time_max = seconds
         if found is None:
             deferred = Deferred((request,))
             if not self.cold.add(
@@ -218,8 +213,8 @@ class PullMessages:
                 tag_codes=tag_codes,
                 is_range=bool(header.sys_flag & RANGE_READ),
             )
-            self.statistics.get_time_max = max(
-                self.statistics.get_time_max, time.perf_counter() - begin
+            self.known.statistics.get_time_max = max(
+                self.known.statistics.get_time_max, time.perf_counter() - begin
             )
             answer = self._answer(
                 request,
@@ -241,7 +236,7 @@ class PullMessages:
         A pull that begins at the new offset gets it, too: its member may hold messages before that
         offset, which it has prefetched. Source: broker/processor/PullMessageProcessor.java.
         """
-        offset = self.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
+        offset = self.known.offsets.take_reset(header.consumer_group, header.topic, header.queue_id)
         if offset is None:
             return None
         made = PullMessageResponseHeader(
@@ -274,7 +269,7 @@ class PullMessages:
     def _is_filtered(self, header: PullMessageHeader) -> bool:
         if header.sys_flag & SUBSCRIPTION:
             return is_filter(header.expression_type)
-        connected = self.clients.consumers.get(header.consumer_group)
+        connected = self.known.clients.consumers.get(header.consumer_group)
         known = connected.subscriptions.get(header.topic) if connected is not None else None
         return known is not None and is_filter(known.expression_type)
 
@@ -284,7 +279,7 @@ class PullMessages:
         if not self.live.readable:
             remark = f"the broker[{self.broker_ip}] pulling message is forbidden"
             raise Rejected(ResponseCode.NO_PERMISSION, remark)
-        config = self.groups.find_or_create(header.consumer_group)
+        config = self.known.groups.find_or_create(header.consumer_group)
         if config is None:
             remark = f"subscription group [{header.consumer_group}] does not exist, {names.FAQ}"
             raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
@@ -294,7 +289,7 @@ class PullMessages:
         return config
 
     def _topic(self, header: PullMessageHeader) -> TopicConfig:
-        config = self.topics.find(header.topic)
+        config = self.known.topics.find(header.topic)
         if config is None:
             remark = f"topic[{header.topic}] not exist, apply first please! {names.FAQ}"
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, remark)
@@ -314,7 +309,7 @@ class PullMessages:
         """
         header: PullMessageHeader = request.header
         if header.sys_flag & SUBSCRIPTION:
-            self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
+            self.known.clients.note_pull(header.consumer_group, header.topic, request.arrived)
             if is_filter(header.expression_type):
                 self._refuse_filter(header.expression_type)
                 return None
@@ -337,7 +332,7 @@ class PullMessages:
     def _registered_subscription(
         self, header: PullMessageHeader, group: SubscriptionGroupConfig
     ) -> SubscriptionData:
-        connected = self.clients.consumers.get(header.consumer_group)
+        connected = self.known.clients.consumers.get(header.consumer_group)
         if connected is None:
             remark = "the consumer's group info not exist" + names.FAQ
             raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, remark)
@@ -362,7 +357,7 @@ class PullMessages:
     def _refuse_other_consumers(self, request: Request) -> None:
         """Raise Rejected unless a member of a push consumers' group or a system group pulls."""
         group = request.header.consumer_group
-        connected = self.clients.consumers.get(group)
+        connected = self.known.clients.consumers.get(group)
         member = (
             connected is not None
             and request.connection in connected.members
@@ -395,7 +390,7 @@ class PullMessages:
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                     f"parse the consumer's subscription failed: {error}",
                 ) from None
-        connected = self.clients.consumers[header.consumer_group]
+        connected = self.known.clients.consumers[header.consumer_group]
         if not is_filter(connected.subscriptions[header.topic].expression_type):
             return None
         known = self.filters.find(header.topic, header.consumer_group)
@@ -438,7 +433,7 @@ class PullMessages:
             suggested = reads.suggestion(group, found.far_behind)
             if reads.master_alive is not None:
                 code, suggested = self._as_slave(code, suggested, header, found)
-        totals = self.statistics.totals
+        totals = self.known.statistics.totals
         if code == SUCCESS:
             totals.gets_found += 1
             totals.gets_messages += found.count
@@ -461,7 +456,7 @@ class PullMessages:
                 and self._hold(request, tag_codes)
             ):
                 return Deferred((request,))
-        self.offsets.note_pull(
+        self.known.offsets.note_pull(
             header.consumer_group, header.topic, header.queue_id, found.next_offset
         )
         made = PullMessageResponseHeader(
@@ -510,16 +505,16 @@ class PullMessages:
         return self.held.hold(pull)
 
     def _count_get(self, header: PullMessageHeader, found: GetResult) -> None:
-        if self._generation != self.topics.generation:
+        if self._generation != self.known.topics.generation:
             self._get_items.clear()
-            self._generation = self.topics.generation
+            self._generation = self.known.topics.generation
         key = (header.topic, header.consumer_group)
         items = self._get_items.get(key)
         if items is None:
             name = f"{header.topic}@{header.consumer_group}"
             items = self._get_items[key] = (
-                self.statistics.item("GROUP_GET_NUMS", name),
-                self.statistics.item("GROUP_GET_SIZE", name),
+                self.known.statistics.item("GROUP_GET_NUMS", name),
+                self.known.statistics.item("GROUP_GET_SIZE", name),
             )
         count, size = items
         count.value += found.count

@@ -16,12 +16,9 @@ import logging
 import attrs
 
 from triomq.broker.processors.relays import Relays
-from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.group_moves import GroupMoves
-from triomq.broker.services.subscriptions import SubscriptionGroups
-from triomq.broker.services.topics import Topics
+from triomq.broker.services.topics_and_groups import TopicsAndGroups
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.core.log_limit import LogLimit
@@ -30,7 +27,6 @@ from triomq.remoting.protocol.bodies.offsets import QueueOffsets
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.offset import CloneGroupOffsetHeader, ResetOffsetHeader
-from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
 from triomq.remoting.server.turns import encoded, in_turns
 
@@ -42,10 +38,7 @@ class Resets:
     """The handlers."""
 
     store: MessageStore
-    topics: Topics
-    groups: SubscriptionGroups
-    offsets: ConsumerOffsets
-    clients: GroupTable[Connection]
+    known: TopicsAndGroups
     moves: GroupMoves
     live: LiveSettings
     relays: Relays
@@ -54,15 +47,15 @@ class Resets:
     async def reset(self, request: Request) -> Response:
         """Reset a group's offsets in a topic; return the new offset of each queue."""
         header: ResetOffsetHeader = request.header
-        topic = self.topics.find(header.topic)
+        topic = self.known.topics.find(header.topic)
         if topic is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} does not exist")
-        if self.groups.find_or_create(header.group) is None:
+        if self.known.groups.find_or_create(header.group) is None:
             raise Rejected(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.group} does not exist"
             )
         wanted = await self._wanted(header, topic)
-        online = self.clients.consumers.get(header.group)
+        online = self.known.clients.consumers.get(header.group)
         if not self.live.server_side_reset or (
             online is not None and online.message_model == BROADCASTING
         ):
@@ -95,7 +88,7 @@ class Resets:
         return Response(body=await encoded(QueueOffsets(table), len(table)))
 
     def _committed(self, header: ResetOffsetHeader, queue_id: int, otherwise: int) -> int:
-        offset = self.offsets.committed_offset(header.group, header.topic, queue_id)
+        offset = self.known.offsets.committed_offset(header.group, header.topic, queue_id)
         return otherwise if offset is None else offset
 
     async def _wanted(self, header: ResetOffsetHeader, topic: TopicConfig) -> dict[int, int]:
@@ -132,14 +125,14 @@ class Resets:
         Skips topics that connected members do not subscribe.
         """
         header: CloneGroupOffsetHeader = request.header
-        online = self.clients.consumers.get(header.source_group)
+        online = self.known.clients.consumers.get(header.source_group)
         for topic in (
-            [header.topic] if header.topic else self.offsets.topics_of(header.source_group)
+            [header.topic] if header.topic else self.known.offsets.topics_of(header.source_group)
         ):
             unwanted = (
                 online is not None and topic not in online.subscriptions and not header.offline
             )
-            if self.topics.find(topic) is None or unwanted:
+            if self.known.topics.find(topic) is None or unwanted:
                 logger.warning(
                     "offsets of %s in %s are not copied to %s: the topic does not exist, or the"
                     " group does not subscribe it",
@@ -148,11 +141,11 @@ class Resets:
                     header.target_group,
                 )
                 continue
-            offsets = self.offsets.queues_of(header.source_group, topic)
+            offsets = self.known.offsets.queues_of(header.source_group, topic)
             await self.moves.move(
                 header.target_group,
                 topic,
                 offsets,
-                members=header.target_group in self.clients.consumers,
+                members=header.target_group in self.known.clients.consumers,
             )
         return Response()

@@ -12,10 +12,7 @@ from collections.abc import Awaitable
 import attrs
 
 from triomq.broker.processors.topics import TOPICS_AT_ONCE
-from triomq.broker.services.offsets import ConsumerOffsets
-from triomq.broker.services.statistics import Statistics
-from triomq.broker.services.subscriptions import SubscriptionGroups
-from triomq.broker.services.topics import Topics
+from triomq.broker.services.topics_and_groups import TopicsAndGroups
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.groups import (
@@ -41,10 +38,7 @@ from triomq.remoting.server.turns import Turns, encoded, in_turns
 class GroupRequests:
     """The handlers."""
 
-    groups: SubscriptionGroups
-    offsets: ConsumerOffsets
-    topics: Topics
-    statistics: Statistics
+    known: TopicsAndGroups
 
     def put(self, request: Request, config: SubscriptionGroupConfig) -> Awaitable[Response]:
         self._put(config)
@@ -67,47 +61,49 @@ class GroupRequests:
                 " a topic has on one broker: ask for fewer",
             )
         try:
-            self.groups.put(config)
+            self.known.groups.put(config)
         except ValueError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
         # Java creates the retry topic at the first heartbeat. Its tools find a group's brokers by
         # the route of that topic, so here it exists from the beginning.
         if config.retry_queue_count > 0:
-            self.topics.ensure(names.retry_topic(config.group_name), config.retry_queue_count)
+            self.known.topics.ensure(names.retry_topic(config.group_name), config.retry_queue_count)
 
     def forbid(self, request: Request) -> Response | Awaitable[Response]:
         """Allow or forbid a group to read a topic; without ``readable`` only return the state."""
         header: GroupForbiddenHeader = request.header
         if header.readable is not None:
-            self.groups.allow_reading(header.group, header.topic, header.readable)
+            self.known.groups.allow_reading(header.group, header.topic, header.readable)
         body = GroupForbidden(
-            header.group, header.topic, self.groups.may_read(header.group, header.topic)
+            header.group, header.topic, self.known.groups.may_read(header.group, header.topic)
         ).encode()
         return self._settled(Response(body=body))
 
     def delete(self, request: Request) -> Awaitable[Response]:
         header: DeleteGroupHeader = request.header
-        self.groups.delete(header.group)
-        self.statistics.forget_group(header.group)
-        self.topics.generation += 1  # handlers keep items of groups as long as no topic changes
+        self.known.groups.delete(header.group)
+        self.known.statistics.forget_group(header.group)
+        self.known.topics.generation += (
+            1  # handlers keep items of groups as long as no topic changes
+        )
         if header.clean_offset or header.remove_offset:
-            self.offsets.forget_group(header.group)
+            self.known.offsets.forget_group(header.group)
             return self._forgotten()
         return self._settled()
 
     async def _forgotten(self) -> Response:
         """Wait for the offsets, too: after a kill they would count in a new group of this name."""
-        self.offsets.save_soon()
-        await self.offsets.settled()
+        self.known.offsets.save_soon()
+        await self.known.offsets.settled()
         return await self._settled()
 
     async def _settled(self, response: Response | None = None) -> Response:
-        await self.groups.settled()
+        await self.known.groups.settled()
         return response or Response()
 
     def describe(self, request: Request) -> Response:
         header: GroupHeader = request.header
-        config = self.groups.find_or_create(header.group)
+        config = self.known.groups.find_or_create(header.group)
         if config is None:
             raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return Response(body=config.encode())
@@ -117,8 +113,10 @@ class GroupRequests:
         header: AllGroupsHeader = request.header
         paged = (header.first, header.data_version, header.count_max) != (None, None, None)
         table = SubscriptionGroupTable(
-            dict(self.groups.configs), self.groups.version.current, dict(self.groups.forbidden)
+            dict(self.known.groups.configs),
+            self.known.groups.version.current,
+            dict(self.known.groups.forbidden),
         )
-        total = len(self.groups.configs) if paged else None
+        total = len(self.known.groups.configs) if paged else None
         body = await encoded(table, len(table.subscription_group_table))
         return Response(header=AllGroupsResponseHeader(total), body=body)

@@ -15,14 +15,11 @@ import trio
 
 from triomq.broker.processors.consumption import store_time
 from triomq.broker.services.attributes import parse_attribute_changes
-from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.held_pulls import HeldPulls
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.persisted import SETTLE_SECONDS
 from triomq.broker.services.registration import Registrar
-from triomq.broker.services.statistics import Statistics
-from triomq.broker.services.topics import Topics
+from triomq.broker.services.topics_and_groups import TopicsAndGroups
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol import names
@@ -42,7 +39,6 @@ from triomq.remoting.protocol.headers.topic import (
     DeleteTopicHeader,
     TopicHeader,
 )
-from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request, Response
 from triomq.remoting.server.turns import Turns, encoded, in_turns
 
@@ -57,12 +53,9 @@ class TopicRequests:
     """The handlers. With a topic, its queues, offsets and statistics are deleted."""
 
     store: MessageStore
-    topics: Topics
-    offsets: ConsumerOffsets
-    clients: GroupTable[Connection]
+    known: TopicsAndGroups
     held: HeldPulls
     registrar: Registrar
-    statistics: Statistics
     live: LiveSettings
     broker_name: str
 
@@ -82,7 +75,7 @@ class TopicRequests:
             changes = parse_attribute_changes(header.attributes or "")
         except ValueError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        if not self._put(config, changes) and self.topics.copies is None:
+        if not self._put(config, changes) and self.known.topics.copies is None:
             return Response()
         return self._settled(Response(remark=UNSET_REMARK))
 
@@ -97,7 +90,7 @@ class TopicRequests:
         async for config in in_turns(wanted, turns):
             new = self._put(attrs.evolve(config, attributes={}), config.attributes)
             changed = changed or new
-        waits = changed or self.topics.copies is not None
+        waits = changed or self.known.topics.copies is not None
         return await self._settled(Response()) if waits else Response()
 
     def _check(self, config: TopicConfig, changes: Mapping[str, str]) -> None:
@@ -105,7 +98,7 @@ class TopicRequests:
         if complaint is not None:
             raise Rejected(ResponseCode.INVALID_PARAMETER, complaint)
         try:
-            self.topics.altered_attributes(config.topic_name, changes)
+            self.known.topics.altered_attributes(config.topic_name, changes)
         except ValueError as error:
             raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from None
 
@@ -113,7 +106,7 @@ class TopicRequests:
         complaint = names.topic_complaint(config.topic_name)
         if complaint is not None:
             return complaint
-        if self.topics.is_system_topic(config.topic_name):
+        if self.known.topics.is_system_topic(config.topic_name):
             return f"The topic[{config.topic_name}] is conflict with system topic."
         if config.read_queue_count < 0 or config.write_queue_count < 0:
             return "the number of queues is negative"
@@ -135,7 +128,7 @@ class TopicRequests:
     def _put(self, config: TopicConfig, changes: Mapping[str, str]) -> bool:
         """Check and store one topic; return whether it has changed. Raises: Rejected."""
         self._check(config, changes)
-        changed = self.topics.put(config, changes)
+        changed = self.known.topics.put(config, changes)
         if changed:
             self.held.wake_topic(config.topic_name)
         return changed
@@ -146,9 +139,9 @@ class TopicRequests:
         In controller mode the set has it, too. Raises: Rejected.
         """
         with trio.move_on_after(SETTLE_SECONDS):
-            await self.topics.written()
+            await self.known.topics.written()
             await self.registrar.wait_announced()
-        await self.topics.copied()
+        await self.known.topics.copied()
         return response
 
     def delete(self, request: Request) -> Response | Awaitable[Response]:
@@ -159,25 +152,25 @@ class TopicRequests:
         header: DeleteTopicHeader = request.header
         if not header.topic.strip():
             raise Rejected(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-        if self.topics.is_system_topic(header.topic):
+        if self.known.topics.is_system_topic(header.topic):
             raise Rejected(
                 ResponseCode.INVALID_PARAMETER,
                 f"The topic[{header.topic}] is conflict with system topic.",
             )
         retries = [
             name
-            for group in self.offsets.groups_of(header.topic)
+            for group in self.known.offsets.groups_of(header.topic)
             for name in names.pop_retry_topics(group, header.topic)
-            if self.topics.find(name) is not None
+            if self.known.topics.find(name) is not None
         ]
         for name in (header.topic, *retries):
-            self.topics.delete(name)
-            self.offsets.forget_topic(name)
+            self.known.topics.delete(name)
+            self.known.offsets.forget_topic(name)
             self.store.delete_topic(name)
-            self.statistics.forget(name)
-            self.clients.forget_topic(name)
+            self.known.statistics.forget(name)
+            self.known.clients.forget_topic(name)
             self.held.wake_topic(name)
-        self.offsets.save_soon()
+        self.known.offsets.save_soon()
         return self._deleted()
 
     async def _deleted(self) -> Response:
@@ -187,15 +180,15 @@ class TopicRequests:
         of it: a registration only adds topics.
         """
         with trio.move_on_after(SETTLE_SECONDS):
-            await self.offsets.written()
-            await self.topics.written()
-        await self.topics.copied()
+            await self.known.offsets.written()
+            await self.known.topics.written()
+        await self.known.topics.copied()
         return Response()
 
     def describe(self, request: Request) -> Response:
         """Return the settings of a topic. Raises: Rejected."""
         header: TopicHeader = request.header
-        config = self.topics.find(header.topic)
+        config = self.known.topics.find(header.topic)
         if config is None:
             raise Rejected(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}"
@@ -207,14 +200,14 @@ class TopicRequests:
 
         They take a response without a total as complete.
         """
-        table = TopicTable(dict(self.topics.configs), self.topics.version.current)
+        table = TopicTable(dict(self.known.topics.configs), self.known.topics.version.current)
         body = await encoded(table, len(table.topic_config_table))
         return Response(header=AllTopicsResponseHeader(), body=body)
 
     async def stats(self, request: Request) -> Response:
         """Return each queue's first and last offset and last store time. Raises: Rejected."""
         header: TopicHeader = request.header
-        config = self.topics.find(header.topic)
+        config = self.known.topics.find(header.topic)
         if config is None:
             raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
         table = {}
@@ -228,17 +221,20 @@ class TopicRequests:
             table[MessageQueue(header.topic, self.broker_name, queue_id)] = TopicOffset(
                 low, high, last
             )
-        stats = TopicStats(table, self.statistics.rate("TOPIC_PUT_NUMS", header.topic))
+        stats = TopicStats(table, self.known.statistics.rate("TOPIC_PUT_NUMS", header.topic))
         return Response(body=await encoded(stats, count))
 
     def system(self, request: Request) -> Response:
         """Return the names of the system topics."""
-        return Response(body=TopicNames(self.topics.system_topic_names()).encode())
+        return Response(body=TopicNames(self.known.topics.system_topic_names()).encode())
 
     def consumers(self, request: Request) -> Response:
         """Return the groups that consume a topic: connected groups, and groups with offsets."""
         header: TopicHeader = request.header
         groups = dict.fromkeys(
-            [*self.clients.groups_subscribing(header.topic), *self.offsets.groups_of(header.topic)]
+            [
+                *self.known.clients.groups_subscribing(header.topic),
+                *self.known.offsets.groups_of(header.topic),
+            ]
         )
         return Response(body=GroupNames(list(groups)).encode())
