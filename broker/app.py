@@ -158,6 +158,11 @@ async def _run(
         from triomq.remoting.server.connection_sniffer import open_sniffer
 
         sniffer = open_sniffer(security, (config.broker_ip,))
+    ha_tls = None
+    if config.replication.tls:
+        from triomq.broker.roles.replication_tls import open_replication_tls  # likewise
+
+        ha_tls = open_replication_tls(config)
     server_config = attrs.evolve(
         config.network.server_config(
             config.listen_host, config.listen_port, config.pools.by_name(), side_ports(config)
@@ -198,7 +203,9 @@ async def _run(
             config.timers, store, wall_clock_ms, slave=config.broker_role is BrokerRole.SLAVE
         ) as timers,
     ):
-        role = open_role(config, store, budget.slaves, [name_servers.announce_again], audit, tenure)
+        role = open_role(
+            config, store, budget.slaves, [name_servers.announce_again], audit, tenure, ha_tls
+        )
         with starting(config.store.root):
             broker = open_broker(
                 config,

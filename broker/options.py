@@ -88,7 +88,7 @@ def _check_certificate_users(config: BrokerConfig, origins: Mapping[str, str]) -
 
 
 def _check_ha_login(config: BrokerConfig, origins: Mapping[str, str]) -> None:
-    """Refuse a login of slaves without the secret for it. Raises: ConfigError."""
+    """Refuse a login of slaves without what it needs. Raises: ConfigError."""
     if config.replication.authentication and config.access.inner is None:
         raise ConfigError(
             origins.get("haAuthentication", ""),
@@ -96,6 +96,12 @@ def _check_ha_login(config: BrokerConfig, origins: Mapping[str, str]) -> None:
             " secret to log in with",
             "write the same innerClientAuthenticationCredentials into the file of each broker of"
             ' this brokerName: {"accessKey":"NAME","secretKey":"SECRET"}',
+        )
+    if config.replication.certificate_names and not config.replication.tls:
+        raise ConfigError(
+            origins.get("haCertificateNames", ""),
+            "haCertificateNames without haTls=true: the HA port sees no certificate",
+            "write haTls=true into the file of each broker of this brokerName",
         )
 
 

@@ -59,6 +59,13 @@ def _read_address(text: str) -> str:
     return format_address(*parse_address(text)) if text else ""
 
 
+def _read_names(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+NAMES: Kind[tuple[str, ...]] = Kind(
+    "names, separated by commas; may be empty", _read_names, ",".join
+)
 OPTIONAL_ADDRESS: Kind[str] = Kind("host:port, may be empty", _read_address, str)
 
 
@@ -92,6 +99,22 @@ class ReplicationSettings:
         False,
         "slaves log in at the HA port with innerClientAuthenticationCredentials, and their master"
         " shows that it knows them; on all brokers of the group. A slave of RocketMQ cannot log in",
+        own=True,
+    )
+    tls: bool = flag(
+        "haTls",
+        False,
+        "TLS between master and slaves, with the files of tls.server.* and tls.client.*, whatever"
+        " tls.server.mode says; on all brokers of the group. Brokers of RocketMQ have no such TLS",
+        own=True,
+    )
+    certificate_names: tuple[str, ...] = setting(
+        "haCertificateNames",
+        NAMES,
+        (),
+        "with haTls: slaves show a certificate of tls.server.trustCertPath with one of these common"
+        " names; empty: a master asks for none",
+        default_text="empty",
         own=True,
     )
     connections_max: int = number(
@@ -171,6 +194,16 @@ class ReplicationSettings:
         1_000,
         "with enableSlaveActingMaster: how often a slave asks for the members of its group (ms)",
     )
+
+    @property
+    def asks_slaves(self) -> str:
+        """The settings that stop strangers at the HA port; empty: none does."""
+        asking = {
+            "haAuthentication": self.authentication,
+            "haCertificateNames": self.certificate_names,
+            "haSlaveAddresses": self.slave_networks,
+        }
+        return ", ".join(name for name, wanted in asking.items() if wanted)
 
     def connection_limits(self) -> HaConnectionLimits:
         return HaConnectionLimits(

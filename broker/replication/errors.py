@@ -4,6 +4,7 @@
 
     ReplicationError
     ├── LinkSilent        nothing came for haHousekeepingInterval
+    ├── HaTlsFailed       the two sides agree on no TLS connection (haTls)
     ├── HaLoginRefused    the other side does not know the secret (haAuthentication)
     ├── LinkBroken        not a replication stream, or the wrong place of the log
     ├── TailDiffers       controller mode: the slave cuts its log, and comes again
@@ -20,6 +21,10 @@ class ReplicationError(Exception):
 
 class LinkSilent(ReplicationError):
     """The other side has sent nothing, or taken nothing, for too long."""
+
+
+class HaTlsFailed(ReplicationError):
+    """The other side speaks no TLS here, or does not accept this one, or is not accepted."""
 
 
 class HaLoginRefused(ReplicationError):

@@ -167,6 +167,10 @@ class LinkSocket:
         self._filled = size == len(self._buffer)
         return self._buffer[:size]
 
+    def why_broken(self) -> str:
+        """Return why the connection broke, as far as this end knows. Checkpoint: never."""
+        return "the connection broke"
+
     def close(self) -> None:
         """Close, after the tasks that use it have ended. Checkpoint: never."""
         if self._polled is not None:

@@ -32,7 +32,7 @@ LOGIN = b"\xffTMQHA\x00\x01"
 """Where a slave without login sends its first report: as such it would be far below -1."""
 LOGIN_SECONDS = 5.0
 _SIZE = 32
-FIX = "write the same innerClientAuthenticationCredentials and haAuthentication at both brokers"
+FIX = "write haAuthentication, haTls and innerClientAuthenticationCredentials alike at both brokers"
 
 
 def _random() -> bytes:
@@ -59,7 +59,7 @@ class ReplicationLogin:
             if await reader.take(len(LOGIN)) != LOGIN:
                 raise HaLoginRefused(
                     "it does not log in; a slave of TrioMQ does with haAuthentication=true, a"
-                    " slave of RocketMQ cannot"
+                    " slave of RocketMQ cannot; haTls must be alike, too"
                 )
             slave_number, master_number = await reader.take(_SIZE), self.random()
             await link.send(master_number)

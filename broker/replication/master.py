@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -19,6 +20,7 @@ import trio
 from triomq.broker.replication.connection_limits import HaConnectionLimits
 from triomq.broker.replication.errors import (
     HaLoginRefused,
+    HaTlsFailed,
     LinkBroken,
     LogsDiffer,
     ReplicationError,
@@ -45,6 +47,9 @@ from triomq.remoting.core.open_files import ConnectionBudget, Places
 from triomq.remoting.core.token_bucket import TokenBucket
 from triomq.remoting.server.boss import Boss
 from triomq.remoting.server.listen import open_listener
+
+if TYPE_CHECKING:
+    from triomq.broker.replication.link_tls import MasterTls  # ssl, only with TLS
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +111,8 @@ class ReplicationMaster:
     """Connections that the limit of open files leaves for slaves."""
     login: ReplicationLogin | None = attrs.field(default=None, kw_only=True)
     """What slaves must know; None: everything is sent to any peer that connects."""
+    tls: MasterTls | None = attrs.field(default=None, kw_only=True)
+    """How connections are encrypted; None: they are not."""
     on_connection: Callable[[str, str], None] | None = attrs.field(default=None, kw_only=True)
     """Called with a peer and why it is turned away; an empty text if it is not."""
     new_link: Callable[[LinkRules, str, float], MasterLink] = attrs.field(
@@ -196,7 +203,7 @@ class ReplicationMaster:
                 f"the limit of open files (ulimit -n, {open_files.limit()}) leaves"
                 f" {self.places.most} for slaves; raise it"
             )
-        if refusal or self.login is None:
+        if refusal or (self.tls is None and self.login is None):
             self._note_connection(peer, refusal)
         if refusal:
             sock.close()
@@ -213,26 +220,30 @@ class ReplicationMaster:
         if refusal:
             self._limit.warning(logger, "%s is turned away: %s", peer, refusal)
 
-    async def _refusal_of_login(self, connection: SlaveConnection) -> str:
-        """Let the peer log in; return why it is turned away, and count it."""
-        if self.login is None:
+    async def _refusal_of_peer(self, connection: SlaveConnection) -> str:
+        """Let the peer shake hands and log in; return why it is turned away, and count it."""
+        if self.tls is None and self.login is None:
             return ""
-        peer, refusal = connection.link.peer, ""
+        stage, refusal = "haTls", ""
         try:
-            await self.login.admit(connection.link_socket)
-        except (HaLoginRefused, trio.BrokenResourceError) as error:
-            refusal = f"haAuthentication: {error}"
-            self.connection_limits.refused["haAuthentication"] += 1
-        self._note_connection(peer, refusal)
+            if self.tls is not None:
+                connection.link_socket = await self.tls.admit(connection.link_socket)
+            stage = "haAuthentication"
+            if self.login is not None:
+                await self.login.admit(connection.link_socket)
+        except (HaTlsFailed, HaLoginRefused, trio.BrokenResourceError) as error:
+            refusal = f"{stage}: {error}"
+            self.connection_limits.refused[stage] += 1
+        self._note_connection(connection.link.peer, refusal)
         return refusal
 
     async def _serve(self, connection: SlaveConnection) -> None:
-        """Serve one slave from its login, or first report, to its end."""
+        """Serve one slave from its handshake, login or first report to its end."""
         peer = connection.link.peer
         reason, refusal = "replaced by a newer connection", ""
         try:
             with connection.scope:
-                refusal = await self._refusal_of_login(connection)
+                refusal = await self._refusal_of_peer(connection)
                 reason = refusal or await self._run_tasks(connection)
         finally:
             connection.link_socket.close()

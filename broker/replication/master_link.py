@@ -21,6 +21,9 @@ import msgspec
 from triomq.broker.replication.errors import LinkBroken, LinkSilent, LogsDiffer
 from triomq.broker.replication.transfer import HELLO, NAME_MAX, ReportDecoder, frame_head
 
+TLS_RECORD = 0x1603
+"""The first two bytes of a TLS handshake; as the end of a log it would be 1.5 million TB."""
+
 
 @attrs.frozen(kw_only=True)
 class LinkRules:
@@ -107,6 +110,11 @@ class MasterLink:
                 self.acknowledged = max(self.acknowledged, value)
 
     def _begin(self, offset: int, log: LogBounds, now: float) -> None:
+        if offset >> 48 == TLS_RECORD:
+            raise LinkBroken(
+                "it speaks TLS, and haTls=false here; write haTls alike at all brokers of this"
+                " brokerName"
+            )
         if offset < 0:
             raise LinkBroken(f"its first report is {offset}: this is not a slave")
         if offset > log.end:

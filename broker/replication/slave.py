@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -19,7 +20,6 @@ import trio
 from triomq.broker.replication.epoch_file import EpochFile
 from triomq.broker.replication.epoch_slave_link import EpochSlaveLink
 from triomq.broker.replication.errors import (
-    HaLoginRefused,
     LinkBroken,
     LinkSilent,
     LogsDiffer,
@@ -50,6 +50,9 @@ from triomq.broker.store.store import MessageStore
 from triomq.remoting.client.dial import dial
 from triomq.remoting.core.address import parse_address
 from triomq.remoting.core.log_limit import LogLimit
+
+if TYPE_CHECKING:
+    from triomq.broker.replication.link_tls import SlaveTls  # ssl, only with TLS
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +116,8 @@ class ReplicationSlave:
     """Called when a connection has ended."""
     login: ReplicationLogin | None = attrs.field(default=None, kw_only=True)
     """How this slave logs in at its master, which must do the same; None: it does not."""
+    tls: SlaveTls | None = attrs.field(default=None, kw_only=True)
+    """How connections are encrypted; None: they are not."""
     broker_id: int = attrs.field(default=0, kw_only=True)
     """In controller mode the id that a controller has given; otherwise 0."""
     epochs: EpochFile | None = attrs.field(default=None, kw_only=True)
@@ -192,19 +197,22 @@ class ReplicationSlave:
         try:
             host, port = parse_address(address)
             with trio.move_on_after(CONNECT_SECONDS) as connecting:
-                link_socket = LinkSocket(await dial(host, port))
+                sock = await dial(host, port)
             if connecting.cancelled_caught:
                 return f"no connection within {CONNECT_SECONDS:g} s"
+            link_socket = LinkSocket(sock) if self.tls is None else await self.tls.enter(sock, host)
             try:
                 if self.login is not None:
                     await self.login.enter(link_socket)
                 return await self._run_tasks(link_socket)
-            except (HaLoginRefused, CopyRefused, StoreUnavailable, StoreIoError) as error:
+            except (CopyRefused, StoreUnavailable, StoreIoError) as error:
                 return str(error)
             except trio.BrokenResourceError:
-                return "the connection broke"
+                return link_socket.why_broken()
             finally:
                 link_socket.close()
+        except ReplicationError as error:
+            return str(error)
         except (OSError, ValueError) as error:
             return f"no connection ({error})"
 
@@ -215,14 +223,13 @@ class ReplicationSlave:
             None if empty else copy.received,
             b"" if empty or self.epochs is None else await self._tail(copy.received),
         )
-        broken = "the connection broke"
         reason = ""
         try:
             await link_socket.send(
                 link.opening(0 if empty else self.position.value, trio.current_time())
             )
         except trio.BrokenResourceError:
-            return broken
+            return link_socket.why_broken()
 
         async def fenced(run: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
             nonlocal reason
@@ -236,7 +243,7 @@ class ReplicationSlave:
                 # Only the first error is the reason; the others follow from it.
                 reason = reason or str(error)
             except trio.BrokenResourceError:
-                reason = reason or broken
+                reason = reason or link_socket.why_broken()
             scope.cancel()
 
         try:
@@ -269,7 +276,7 @@ class ReplicationSlave:
                     reason = reason or str(error)
         finally:
             copy.deferral.stop()
-        return reason or broken
+        return reason or link_socket.why_broken()
 
     async def _tail(self, end: int) -> bytes:
         """Return the last bytes of this log, at most those that masters compare."""

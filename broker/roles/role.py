@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -34,6 +35,9 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.server.listen import warn_if_open
+
+if TYPE_CHECKING:
+    from triomq.broker.roles.replication_tls import ReplicationTls  # ssl, only with TLS
 
 COPIES_MIN_DEFAULT = 2
 """``minInSyncReplicas`` in controller mode, unless set: of a group with two or more brokers."""
@@ -114,11 +118,12 @@ class Role:
         if self.master is not None:
             listener = open_ha_port(self.config.ha_listen_host, self.config.ha_port)
             settings = self.config.replication
-            if not settings.slave_networks and not settings.authentication:
+            if not settings.asks_slaves:
                 warn_if_open(
                     listener,
                     "copy every message and count as a slave",
-                    "write haAuthentication=true, or name the slaves in haSlaveAddresses",
+                    "write haAuthentication=true, or name the slaves in haSlaveAddresses or"
+                    " haCertificateNames",
                 )
             tasks.start_soon(self.master.run, listener, name="replication-master")
         if self.replicated is not None:
@@ -142,6 +147,7 @@ def open_role(
     on_lost_master: Sequence[Callable[[], None]],
     audit: DecisionLog | None = None,
     tenure: Tenure | None = None,
+    tls: ReplicationTls | None = None,
 ) -> Role:
     """Make what the role needs. From now on a slave's store takes only messages of its master.
 
@@ -169,6 +175,7 @@ def open_role(
             busy_poll,
             list(on_lost_master),
             login=login,
+            tls=None if tls is None else tls.slave,
         )
         if tenure is not None:
             slave.broker_id, slave.epochs = tenure.membership.broker_id, tenure.epochs
@@ -193,6 +200,7 @@ def open_role(
         connection_limits=settings.connection_limits(),
         places=places,
         login=login,
+        tls=None if tls is None else tls.master,
         on_connection=None if audit is None else partial(_note_slave, audit, config),
     )
     timeout_seconds = settings.slave_timeout_ms / 1000
@@ -264,8 +272,5 @@ def _open_leading_role(
 
 def _note_slave(audit: DecisionLog, config: BrokerConfig, peer: str, refusal: str) -> None:
     """Write a connection to the HA port into the audit log. Checkpoint: never."""
-    settings = config.replication
-    open_to_all = "haSlaveAddresses is empty"
-    place = "haSlaveAddresses" if settings.slave_networks else open_to_all
-    why = refusal or ("haAuthentication" if settings.authentication else place)
+    why = refusal or config.replication.asks_slaves or "haSlaveAddresses is empty"
     audit.note(AuditEntry(door="ha", what="copy the log", peer=peer, allowed=not refusal, why=why))

@@ -216,6 +216,15 @@ def resolve(settings: SecuritySettings) -> Security:
     )
 
 
+def resolve_replication(settings: SecuritySettings) -> tuple[ServerTls | None, Tls]:
+    """Return what a master shows its slaves (None: no certificate), and a slave its master.
+
+    Raises: ConfigError.
+    """
+    entries, where = _entries(settings)
+    return _server(entries, where), client_tls(entries, where)
+
+
 def _entries(settings: SecuritySettings) -> tuple[Mapping[str, str], str]:
     """Return the effective tls.* entries, and where they were read."""
     own = {key: text for key, text in render(settings, secrets=True).items() if key in TLS_KEYS}

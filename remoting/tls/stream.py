@@ -162,6 +162,10 @@ _NOT_ACCEPTED = (
     "let an authority of its tls.server.trustCertPath issue it",
 )
 _CLIENT_FIXES = {
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": (
+        "the server finds our certificate expired",
+        "make a new certificate; check both clocks",
+    ),
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": (
         "the server demands a client certificate",
         "give one (tls.client.certPath and tls.client.keyPath)",

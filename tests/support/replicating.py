@@ -13,6 +13,7 @@ from typing import Any
 import trio
 from stores import tiny_config
 
+from triomq.broker.replication.link_tls import MasterTls, SlaveTls
 from triomq.broker.replication.login import ReplicationLogin
 from triomq.broker.replication.master import ReplicationMaster, open_ha_port
 from triomq.broker.replication.master_link import LinkRules
@@ -59,6 +60,7 @@ async def serving_master(
     awaited: bool = False,
     busy_poll: bool = False,
     login: ReplicationLogin | None = None,
+    tls: MasterTls | None = None,
     **replica_rules: Any,
 ) -> AsyncIterator[tuple[ReplicationMaster, int]]:
     """Serve the HA port of a store; yield (master, port)."""
@@ -70,6 +72,7 @@ async def serving_master(
         awaited,
         busy_poll,
         login=login,
+        tls=tls,
     )
     listener = open_ha_port("127.0.0.1", port)
     port = listener.getsockname()[1]
@@ -90,6 +93,7 @@ async def following_slave(
     rules: LinkRules | None = None,
     busy_poll: bool = False,
     login: ReplicationLogin | None = None,
+    tls: SlaveTls | None = None,
 ) -> AsyncIterator[ReplicationSlave]:
     slave = ReplicationSlave(
         store,
@@ -100,6 +104,7 @@ async def following_slave(
         last_segment_only,
         busy_poll,
         login=login,
+        tls=tls,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(slave.run)

@@ -71,7 +71,7 @@ def _texts(tls: Path) -> dict[str, tuple[str, str]]:
     encrypted = f"tls.config.file={tls}\ntls.server.mode=enforcing\n"
     checked = f"authenticationEnabled=true\ninnerClientAuthenticationCredentials={inner}\n"
     rules = "authorizationEnabled=true\n"
-    slaves = "haAuthentication=true\n"
+    slaves = "haAuthentication=true\nhaTls=true\n"
     asking = "tls.enable=true\n"
     user = f"initAuthenticationUser={first}\n"
     return {

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tls_files
 import trio
 from access_callers import PASSWORD, ROOT, SETTINGS, Caller
 from controlled_group import NAME, controlled_group
@@ -52,6 +53,43 @@ async def test_a_stranger_neither_copies_the_log_nor_counts_in_the_set(tmp_path:
         await group.settled(2, {2})
         await group.send_until_ok(2, "T", b"after")
         assert b"after" in log_bytes(tmp_path / "broker-2" / "store")
+        assert not any(log_bytes(tmp_path / "broker-3" / "store"))
+
+
+async def test_brokers_follow_each_other_over_tls_and_a_stranger_does_not(tmp_path: Path) -> None:
+    """The certificate's name makes a slave of each master that the controller names."""
+    shown = tls_files.write(tmp_path / "tls")
+    own = tls_files.write(tmp_path / "tls-own", "brokers", server=False)
+    other = tls_files.write(tmp_path / "tls-other", "program", server=False)
+    settings: dict[str, object] = {
+        **SETTINGS,
+        "minInSyncReplicas": 1,
+        "haTls": "true",
+        "haCertificateNames": "brokers",
+        "tls.server.certPath": shown.certificate,
+        "tls.server.keyPath": shown.key,
+        "tls.server.trustCertPath": shown.ca,
+        "tls.client.trustCertPath": shown.ca,
+        "tls.client.certPath": own.certificate,
+        "tls.client.keyPath": own.key,
+    }
+    async with controlled_group(tmp_path, hooks=[SIGNING], **settings) as group:
+        pair = {"tls.client.certPath": other.certificate, "tls.client.keyPath": other.key}
+        await group.add(3, **{**settings, **pair}).start()
+
+        async def is_turned_away() -> bool:
+            return "is turned away: haTls" in group.brokers[1].log.read_text()
+
+        await group.until(is_turned_away)
+        await group.send_until_ok(1, "T", b"secret body")
+        await group.settled(1, {1, 2})
+        await group.brokers[1].end(9)
+        await group.settled(2, {2})
+        await group.send_until_ok(2, "T", b"after")
+        await group.brokers[1].start()
+        await group.settled(2, {1, 2})
+        for broker in (1, 2):
+            assert b"after" in log_bytes(tmp_path / f"broker-{broker}" / "store")
         assert not any(log_bytes(tmp_path / "broker-3" / "store"))
 
 
