@@ -147,6 +147,9 @@ bench-special: $(VENV)/.dev peers ## timed messages, requests with replies and r
 bench-grpc: $(VENV)/.dev peers ## sends and receives of clients of RocketMQ 5 (gRPC) beside Java's broker and proxy (about 4 minutes)
 	$(BIN)/python tests/bench/bench_messaging.py $(ARGS)
 
+bench-access: $(VENV)/.dev peers ## signed sends with users and rules, without both, and at Java's broker with its ACL (about 4 minutes)
+	$(BIN)/python tests/bench/access_side_by_side.py $(ARGS)
+
 bench-pop: $(VENV)/.dev peers ## POP of Java's push consumer and of our SDK at both brokers (about 4 minutes)
 	$(BIN)/python tests/bench/bench_pop.py $(ARGS)
 

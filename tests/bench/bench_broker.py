@@ -88,7 +88,7 @@ def call(sock: socket.socket, request: bytes) -> tuple[dict[str, object], bytes]
     return json.loads(data[8 : 8 + length]), data[8 + length :]
 
 
-def create_topic(address: str, topic: str, attributes: str = "") -> None:
+def create_topic(address: str, topic: str, attributes: str = "", sign: str = "") -> None:
     fields = {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
         "writeQueueNums": str(QUEUES), "perm": "6",
@@ -96,7 +96,7 @@ def create_topic(address: str, topic: str, attributes: str = "") -> None:
         "attributes": attributes, "force": "false",
     }  # fmt: skip
     with connect(address) as sock:
-        header, _ = call(sock, frame(17, fields))
+        header, _ = call(sock, frame(17, signed(fields, b"", sign)))
         if header["code"] != 0:
             raise SystemExit(f"cannot create topic {topic}: {header}")
 
@@ -192,21 +192,28 @@ class FixedTemplates:
         return self.view[: count * self.size]
 
 
+def signed(fields: dict[str, str], body: bytes, sign: str) -> dict[str, str]:
+    """Return the fields of a request as USER:SECRET signs them; as they are for an empty text."""
+    if not sign:
+        return fields
+    user, _, secret = sign.partition(":")
+    fields = {**fields, "AccessKey": user}
+    content = "".join(fields[name] for name in sorted(fields)).encode() + body
+    digest = hmac.digest(secret.encode(), content, "sha1")
+    return {**fields, "Signature": b64encode(digest).decode()}
+
+
 def signed_templates(topic: str, body: bytes, count: int, sign: str) -> FixedTemplates:
     """Return sends that a user has signed: a signature covers queue and key, so each connection
-    sends the same messages again and again.
+    sends the same messages again and again. *sign* may be empty, for a comparison.
     """
-    user, _, secret = sign.partition(":")
     plain = Templates(topic, body, count, "S" * 16)
     frames = bytes(plain.take(0, count))
     made = []
     for start in range(0, len(frames), plain.size):
         length = struct.unpack_from(">I", frames, start + 4)[0]
         fields = json.loads(frames[start + 8 : start + 8 + length])["extFields"]
-        fields["AccessKey"] = user
-        content = "".join(fields[name] for name in sorted(fields)).encode() + body
-        digest = hmac.digest(secret.encode(), content, "sha1")
-        made.append(frame(310, {**fields, "Signature": b64encode(digest).decode()}, body))
+        made.append(frame(310, signed(fields, body, sign), body))
     return FixedTemplates(made)
 
 

@@ -81,6 +81,16 @@ def test_replicas_in_controller_mode(tmp_path: Path) -> None:
     assert content["notes"][:2] == [f"controlled: {says}", f"SYNC_MASTER: {says}"]
 
 
+@pytest.mark.nightly
+def test_users_and_rules(tmp_path: Path) -> None:
+    short = ("--seconds", "0.3", "--rounds", "1", "--warm-up", "0", "--shapes", "1x8", "--no-java")
+    said = run("access_side_by_side.py", *short, "--json", str(tmp_path / "found.json"))
+    content = json.loads((tmp_path / "found.json").read_text())
+    (table,) = content["tables"]
+    assert all(row["ours"] > 0 and row["peer"] > 0 for row in table["rows"])
+    assert "| sends, 1 × 8 | msgs/s |" in said
+
+
 @pytest.mark.parametrize(
     ("found", "says"),
     [
