@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from triomq.remoting.core.command_line import add_shared_options, make_parser
+from triomq.remoting.core.command_line import add_print_option, add_shared_options, make_parser
 
 PROGRAM = "mqbroker"
 
@@ -15,13 +15,7 @@ def broker_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "-n", "--namesrvAddr", metavar="HOST:PORT;...", help="name servers to register with"
     )
-    parser.add_argument(
-        "-p",
-        "--print-config",
-        "--printConfigItem",
-        action="store_true",
-        help="print the effective configuration and exit",
-    )
+    add_print_option(parser, "-p")
     parser.add_argument(
         "--force",
         action="store_true",

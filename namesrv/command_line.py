@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from triomq.remoting.core.command_line import add_shared_options, make_parser
+from triomq.remoting.core.command_line import add_print_option, add_shared_options, make_parser
 
 PROGRAM = "mqnamesrv"
 CONTROLLER_PROGRAM = "mqcontroller"
@@ -19,12 +19,7 @@ def namesrv_parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help="port to listen on (default 9876; Java's -p is --print-config here)",
     )
-    parser.add_argument(
-        "--print-config",
-        "--printConfigItem",
-        action="store_true",
-        help="print the effective configuration and exit",
-    )
+    add_print_option(parser)
     add_shared_options(parser)
     return parser
 
@@ -32,12 +27,6 @@ def namesrv_parser() -> argparse.ArgumentParser:
 def controller_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line of ``mqcontroller``."""
     parser = make_parser(CONTROLLER_PROGRAM, "TrioMQ's controller, without a name server")
-    parser.add_argument(
-        "--print-config",
-        "-p",
-        "--printConfigItem",
-        action="store_true",
-        help="print the effective configuration and exit",
-    )
+    add_print_option(parser, "-p")
     add_shared_options(parser)
     return parser

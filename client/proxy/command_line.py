@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from triomq.remoting.core.command_line import add_shared_options, make_parser
+from triomq.remoting.core.command_line import add_print_option, add_shared_options, make_parser
 
 PROGRAM = "mqproxy"
 
@@ -30,12 +30,6 @@ def proxy_parser() -> argparse.ArgumentParser:
         help="accepted for Java's command lines; in the local mode a broker serves these clients"
         " itself",
     )
-    parser.add_argument(
-        "-p",
-        "--print-config",
-        "--printConfigItem",
-        action="store_true",
-        help="print the effective configuration and exit",
-    )
+    add_print_option(parser, "-p")
     add_shared_options(parser)
     return parser

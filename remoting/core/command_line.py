@@ -26,6 +26,17 @@ def make_parser(program: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def add_print_option(parser: argparse.ArgumentParser, *short: str) -> None:
+    """Add ``--print-config``; ``short``: its short form, where Java's program has one."""
+    parser.add_argument(
+        *short,
+        "--print-config",
+        "--printConfigItem",
+        action="store_true",
+        help="print the effective configuration and exit",
+    )
+
+
 def add_shared_options(parser: argparse.ArgumentParser) -> None:
     """Add ``-c``, ``-D``, ``--log-dir``, ``--log-level`` and ``--log-format``."""
     parser.add_argument(
