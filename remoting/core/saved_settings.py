@@ -69,8 +69,8 @@ def read_saved(path: Path) -> Source:
             " folder",
         ) from None
     except (OSError, DamagedFile) as error:
-        if not os.access(path.parent, os.F_OK):
-            return Source(str(path), ())  # no such folder can be: what makes it says why
+        if not os.path.isdir(path.parent):
+            return Source(str(path), ())  # no such folder is or can be: what makes it says why
         raise ConfigError(
             str(path),
             f"cannot be read ({error})",
