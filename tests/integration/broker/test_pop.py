@@ -11,6 +11,7 @@ import trio
 from brokers import BrokerPeer, crashed_broker, peer_of, running_broker
 from pop_peer import INVISIBLE_MS, Popped, acknowledge, pop
 from serving import until
+from virtual_time import in_virtual_time
 
 from triomq.broker.app import BrokerReady
 from triomq.broker.services.pop.held_pops import HeldPop, HeldPops
@@ -114,6 +115,7 @@ async def test_another_invisible_time(tmp_path: Path) -> None:
         assert await drain(peer, 3) == []
 
 
+@in_virtual_time
 async def test_an_acknowledgement_that_comes_too_late_has_no_effect(tmp_path: Path) -> None:
     """It is answered with success, as by Java: the client could do nothing about a refusal."""
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
@@ -400,6 +402,7 @@ async def test_messages_that_come_together_wake_as_many_pops_as_they_need(
         assert sorted(found) == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
+@in_virtual_time
 async def test_an_orderly_group_does_not_get_acknowledged_messages_again(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 1)
@@ -416,6 +419,7 @@ async def test_an_orderly_group_does_not_get_acknowledged_messages_again(tmp_pat
         assert await pop(peer, order=True) == (ResponseCode.POLLING_TIMEOUT, [])
 
 
+@in_virtual_time
 async def test_a_topic_that_is_made_again_is_popped_from_its_start(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 1)
@@ -432,6 +436,7 @@ async def test_a_topic_that_is_made_again_is_popped_from_its_start(tmp_path: Pat
         assert await drain(peer, 4) == []
 
 
+@in_virtual_time
 async def test_a_filter_that_passes_thousands_of_messages_finds_the_one(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 1)

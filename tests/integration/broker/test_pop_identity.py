@@ -65,6 +65,18 @@ async def test_a_message_from_the_future_hides_no_other(
 
 
 @in_virtual_time
+async def test_a_message_that_cannot_come_again_holds_back_no_other(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        await peer.send("T", bytes(5_000))
+        await peer.send("T", b"small")
+        _, taken = await pop(peer, invisible_ms=INVISIBLE_MS)
+        assert len(taken) == 2
+    async with running_broker(tmp_path, maxMessageSize=1_000) as ready, peer_of(ready) as peer:
+        assert await again(peer, 1) == [b"small"]
+
+
+@in_virtual_time
 async def test_a_message_of_a_new_topic_does_not_come_in_place_of_the_old_one(
     tmp_path: Path,
 ) -> None:

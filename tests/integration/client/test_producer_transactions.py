@@ -419,6 +419,33 @@ async def test_questions_beyond_the_limit_are_dropped(caplog: pytest.LogCaptureF
     assert "check_waiting_max=2 others wait" in caplog.text
 
 
+async def test_a_check_that_waited_is_answered_by_what_is_decided_by_then() -> None:
+    going_on, asked = trio.Event(), list[str]()
+
+    async def look_up(message: CheckedMessage) -> TransactionOutcome:
+        asked.append(message.message_id)
+        await going_on.wait()
+        return ROLLBACK
+
+    settings = ProducerSettings(check_concurrency=1)
+    async with (
+        scripted_cluster() as cluster,
+        producer(cluster, check=look_up, settings=settings) as shop,
+    ):
+        await shop.send("T", b"x")
+        for message_id in ("first", "second"):
+            check(cluster, message_id)
+        assert shop._transactions is not None
+        checks = shop._transactions.checks
+        await until(lambda: checks._waiting.statistics().current_buffer_used == 1)
+        checks.outcomes.decide("second", COMMIT)
+        going_on.set()
+        await until(lambda: len(ends(cluster)) == 2)
+        verdicts = {each.message_id: TransactionOutcome(each.verdict) for each in ends(cluster)}
+    assert verdicts == {"first": ROLLBACK, "second": COMMIT}
+    assert asked == ["first"]
+
+
 async def test_a_check_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with scripted_cluster() as cluster, producer(cluster) as shop:
         await shop.send("T", b"x")

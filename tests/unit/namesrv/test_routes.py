@@ -552,6 +552,24 @@ def test_a_change_of_one_topic_keeps_the_encoded_forms_of_the_others(routes: Rou
     )
 
 
+def test_what_was_encoded_in_a_thread_is_kept_unless_something_changed_meanwhile(
+    routes: RouteTable,
+) -> None:
+    before = routes.changes
+    register(routes, broker("b"))
+    routes.keep_route("T", (True, None), b"without b", before)
+    routes.keep_clusters(b"without b", before)
+    body, clusters = routes.encoded_route("T", standard=True), routes.encoded_cluster_table()
+    assert isinstance(body, bytes)
+    assert b"b0:1" in body
+    assert isinstance(clusters, bytes)
+    assert b"b0:1" in clusters
+    routes.keep_route("T", (True, None), b"with b", routes.changes)
+    routes.keep_clusters(b"with b", routes.changes)
+    assert routes.encoded_route("T", standard=True) == b"with b"
+    assert routes.encoded_cluster_table() == b"with b"
+
+
 def test_many_brokers_leave_at_once(routes: RouteTable) -> None:
     """One pass over the topics removes them all: a master of two processes stays in its group, a
     group with an acting master loses the write bit.

@@ -132,6 +132,15 @@ async def test_an_end_may_be_faster_than_the_arrival_of_its_half() -> None:
         requests._decide(header, half, opened, set())
 
 
+def test_an_op_record_is_done_after_the_last_half_that_it_names() -> None:
+    opened = OpenHalves(5, 0)
+    opened.op_record(0, [5])
+    assert opened.progress() == Progress(5, 0), "its half has not arrived yet"
+    opened.arrived(6, 0.0)
+    opened.finish([5])
+    assert opened.progress() == Progress(6, 1)
+
+
 @pytest.mark.parametrize("last", ["disk", "slave"])
 async def test_progress_waits_for_the_disk_and_for_the_slaves(last: str) -> None:
     """A slave that becomes master without the end of a transaction must not skip its half."""
