@@ -23,7 +23,6 @@ from triomq.remoting.protocol.headers.send import SendBackHeader
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.testing import InProcessCluster, local_cluster
 
-DEAD_QUEUES = [MessageQueue("%DLQ%billing", name, 0) for name in ("broker-a", "broker-b")]
 SENT: dict[str, dict[str, Any]] = {
     "one": {"keys": ["k1", "k0"], "tag": "paid", "properties": {"price": "3"}},
     "two": {"keys": ["k2"], "tag": "sent"},

@@ -46,11 +46,6 @@ async def test_exit_codes_and_streams(cluster: InProcessCluster) -> None:
         assert done.stderr.startswith(complaint)
 
 
-async def test_name_servers_from_the_environment(cluster: InProcessCluster) -> None:
-    done = await call("topicList", env={**os.environ, "NAMESRV_ADDR": cluster.namesrv_address})
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 async def test_a_terminal_gets_a_table_that_fits(cluster: InProcessCluster) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}

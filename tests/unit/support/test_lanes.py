@@ -188,10 +188,6 @@ def expression_of(command: tuple[str, ...]) -> Expression | None:
     return Expression.compile(options[options.index("-m") + 1]) if "-m" in options else None
 
 
-def modules_in(folder: Path) -> list[Path]:
-    return list(folder.rglob("test_*.py"))
-
-
 def modules_of(command: tuple[str, ...]) -> set[Path]:
     """The modules that a lane of peers collects."""
     ignored = next(word for word in command if word.startswith("--ignore-glob=")).partition("=")[2]

@@ -25,8 +25,6 @@ from triomq.broker.store.keys.index_file import ENTRY, HEADER, Geometry, KeyInde
 from triomq.broker.store.queues.batch import Batch
 from triomq.remoting.protocol.sys_flags import TRANSACTION_ROLLBACK
 
-ALL_TIME = (0, 1 << 60)
-
 
 def make_index(root: Path, *, disk: Disk | None = None, **changes: object) -> KeyIndex:
     return KeyIndex(tiny_config(root, **changes), disk or Disk(), SteppingClock())

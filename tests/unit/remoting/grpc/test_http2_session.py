@@ -318,6 +318,19 @@ def test_output_is_bounded_although_the_windows_are_wide() -> None:
     assert [len(pair.answers[stream].messages[0]) for stream in streams] == [OUTPUT_BYTES_MAX] * 10
 
 
+def test_long_answers_take_turns() -> None:
+    pair = Pair({INITIAL_WINDOW: 2**31 - 1})
+    pair.client.increment_flow_control_window(2**31 - 1 - 65_535)
+    streams = [pair.call(b"x") for _ in range(3)]
+    for stream in streams:
+        for _ in range(9):
+            pair.session.send_message(stream, bytes(OUTPUT_BYTES_MAX))
+    for _ in range(15):
+        pair.take(pair.client.receive_data(pair.session.take_output()))
+    had = [len(pair.answers[stream].data) for stream in streams]
+    assert min(had) > max(had) // 2, had
+
+
 # The end of calls and connections
 
 
@@ -483,7 +496,6 @@ def test_all_clients_together_keep_a_bounded_number_of_bytes() -> None:
     assert pair.session.buffers.kept_bytes == 0
 
 
-LONG_BLOCK = BLOCK + b"\x00\x06x-long\x7f\x81\x01" + bytes(128 + 127)
 FLOODS = {
     "resets": (
         b"".join(
