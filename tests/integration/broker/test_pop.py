@@ -56,6 +56,7 @@ async def drain(peer: BrokerPeer, seconds: float) -> list[Popped]:
     return found
 
 
+@in_virtual_time
 async def test_a_message_is_taken_once_and_never_comes_again_when_acknowledged(
     tmp_path: Path,
 ) -> None:
@@ -130,6 +131,7 @@ async def test_an_acknowledgement_that_comes_too_late_has_no_effect(tmp_path: Pa
         assert await drain(peer, 2) == []
 
 
+@in_virtual_time
 async def test_a_message_counts_once_as_consumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +153,7 @@ async def test_a_message_counts_once_as_consumed(
     assert sum(counted) == 1, counted
 
 
+@in_virtual_time
 async def test_batches_of_acknowledgements(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 2)
@@ -307,6 +310,7 @@ def bodies(taken: list[Popped]) -> list[int]:
     return [int(each.body) for each in taken]
 
 
+@in_virtual_time
 async def test_an_orderly_group_gets_nothing_of_a_queue_while_messages_are_in_flight(
     tmp_path: Path,
 ) -> None:

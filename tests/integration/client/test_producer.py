@@ -13,6 +13,7 @@ import trio
 from sent_requests import SentRequests
 from silent_servers import silent_server
 from topic_reader import read_topic
+from virtual_time import in_virtual_time
 
 from triomq import (
     Message,
@@ -377,6 +378,7 @@ def test_logging_is_left_to_the_application() -> None:
     assert logging.getLogger("triomq").handlers == []
 
 
+@in_virtual_time
 async def test_a_broker_that_restarts_delays_sends_and_fails_none() -> None:
     """Its port refuses connections for a while: tries without a connection do not count, and the
     time limit decides.

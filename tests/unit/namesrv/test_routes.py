@@ -138,6 +138,23 @@ def test_a_broker_that_leaves_between_two_steps_leaves_nothing(
     assert routes.topic_names() == []
 
 
+def test_a_master_that_returns_while_its_topics_lose_the_write_permission_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routed_queues, "STEP_TOPICS", 10)
+    routes = RouteTable(RouteRules(acting_master=True))
+    table = many(35)
+    for broker_id in (0, 1):
+        register(routes, broker(broker_id=broker_id, table=table, acting_master=True), object())
+    routes.unregister(CLUSTER, "a", "a0:1")
+    steps = routes.leaving.steps()
+    next(steps)
+    register(routes, broker(table=table, acting_master=True))
+    for _ in steps:
+        pass
+    assert {data.perm for number in range(35) for data in shown(routes, f"T{number}")} == {6}
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_registration_that_overtakes_another_is_stored_in_full(
     routes: RouteTable, monkeypatch: pytest.MonkeyPatch, version: int

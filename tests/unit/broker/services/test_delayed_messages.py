@@ -626,13 +626,28 @@ async def test_progress_from_before_a_kill_is_saved_when_the_disk_has_its_copies
         assert saved_progress(again) == {"1": 1}
 
 
+class NotedSyncs(Disk):
+    """A disk that notes which files it forced out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[Path] = []
+
+    def sync_path(self, path: Path) -> None:
+        super().sync_path(path)
+        self.synced.append(path)
+
+
 def test_a_slot_counts_only_if_the_log_has_its_copies(tmp_path: Path) -> None:
-    slots = DelaySlots(Disk(), tmp_path / "delayDelivered")
+    disk = NotedSyncs()
+    slots = DelaySlots(disk, tmp_path / "delayDelivered")
     assert slots.load(10_000) == {}
     slots.write({1: 7}, 1_000)
     slots.write({18: 9}, 3_000)
     assert slots.load(3_000) == {1: 7, 18: 9}
+    assert disk.synced == []
     assert slots.load(2_999) == {1: 7}, "a power failure has cut the log"
+    assert disk.synced == [slots.path]
     assert slots.load(10_000) == {1: 7}, "and what is written behind it is something else"
     slots.write({18: 10}, 10_000)
     assert slots.load(10_000) == {1: 7, 18: 10}

@@ -177,6 +177,17 @@ def test_moves_from_before_a_reset_do_not_count(tmp_path: Path, event: str) -> N
     assert it.offsets.committed_offset(*KEY) == it.pops.position(KEY) == 4
 
 
+@pytest.mark.parametrize("event", ["topic is deleted", "group is deleted"])
+def test_a_position_that_only_the_log_knows_is_forgotten(tmp_path: Path, event: str) -> None:
+    it = scene(tmp_path)
+    it.log.positions[KEY] = 100
+    if event == "topic is deleted":
+        it.offsets.forget_topic("T")
+    else:
+        it.offsets.forget_group("G")
+    assert it.log.positions == {}
+
+
 @pytest.mark.parametrize("ending", [False, True])
 def test_no_position_is_ahead_of_the_disk(tmp_path: Path, ending: bool) -> None:
     """However long it waits: a start would leave out messages whose check point is gone."""
