@@ -243,7 +243,7 @@ def open_server(
         send_back=SendBack(send, groups, live, config.broker_ip, check),
         recalls=Recalls(send, live, config.broker_name, role.slave is not None),
         transactions=TransactionRequests(
-            send, services.transactions.transactions if role.slave is None else None
+            send, services.transactions.transactions if role.slave is None else None, check
         ),
         replies=Replies(
             send,

@@ -19,6 +19,7 @@ from triomq.broker.services.transactions.open_halves import OpenHalves
 from triomq.broker.services.transactions.transactions import End, Transactions
 from triomq.broker.store.core.errors import FlushFailed, IllegalMessage, StoreUnavailable
 from triomq.broker.store.log.durability import DurabilityResult
+from triomq.remoting.access.resources import Action
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.transaction import (
@@ -33,6 +34,8 @@ from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import CHECK_MAX_TIME_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.record_reader import decode_records, read_record
+from triomq.remoting.protocol.signing import PROXIED_USER
+from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.requests import BatchResult, Deferred, Request, Response
 
 APPEND_BYTES = 4 * 1024 * 1024
@@ -45,6 +48,8 @@ class TransactionRequests:
 
     pipeline: SendPipeline
     transactions: Transactions | None
+    access: AccessCheck | None = None
+    """Set where requests are authorized."""
 
     async def end(self, requests: list[Request]) -> BatchResult:
         """End the transactions of a batch of requests with one append, or few for large halves."""
@@ -62,7 +67,7 @@ class TransactionRequests:
         size = 0
         for index, request in enumerate(requests):
             try:
-                half = await self._half(request.header, transactions)
+                half = await self._half(request, transactions)
             except Rejected as rejected:
                 answers[index] = Response(rejected.code, remark=rejected.remark)
                 continue
@@ -118,10 +123,9 @@ class TransactionRequests:
         self._count(list(ends.values()))
         return list(ends)
 
-    async def _half(
-        self, header: EndTransactionHeader, transactions: Transactions
-    ) -> StoredMessage | None:
+    async def _half(self, request: Request, transactions: Transactions) -> StoredMessage | None:
         """Return the half that a request names; None if nothing is to be done. Raises: Rejected."""
+        header: EndTransactionHeader = request.header
         if header.verdict == UNDECIDED:
             return None
         if header.verdict not in (COMMIT, ROLLBACK):
@@ -134,6 +138,7 @@ class TransactionRequests:
         half = read_record(record, 0, len(record)) if record is not None else ""
         if isinstance(half, str) or not halves.is_half(half):
             raise not_found(header)
+        self._may_end(request, half)
         group = halves.producer_group(half)
         if group != header.producer_group:
             raise Rejected(
@@ -150,6 +155,23 @@ class TransactionRequests:
         if not await transactions.holds(half):
             raise not_found(header)
         return half
+
+    def _may_end(self, request: Request, half: StoredMessage) -> None:
+        """Refuse a request of a user who may not send to the topic of a half. Raises: Rejected.
+
+        The gRPC service of this broker, or of a proxy, has checked the topic that the header names.
+        """
+        if self.access is None:
+            return
+        self.access.require_message(request, half, Action.PUB)
+        named, topic = request.header.topic, half.properties[REAL_TOPIC]
+        if named not in (None, topic) and (
+            request.connection.local or PROXIED_USER in request.ext()
+        ):
+            raise Rejected(
+                ResponseCode.NO_PERMISSION,
+                f"the message of the transaction is none of topic {named!r}",
+            )
 
     def _decide(
         self,
@@ -212,6 +234,8 @@ class TransactionRequests:
                 ResponseCode.SYSTEM_ERROR,
                 f"{CHECK_MAX_TIME_TOPIC} holds no message with the offset id {header.message_id}",
             )
+        if self.access is not None:
+            self.access.require_message(request, messages[0], Action.UPDATE)
         draft = halves.resumed(messages[0])
         try:
             self.pipeline.store.check_draft(draft)

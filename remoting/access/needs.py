@@ -2,10 +2,10 @@
 
 A need comes from the header object that the handler takes, or from the decoded body that it takes,
 so that check and handler never see two readings of the same bytes. A code without an entry is
-refused. Requests that name a message by its place in the log (33, 36, 309) are checked again when
-its topic is known. Where Java lets a valid signature be enough although the request reads or
-changes what belongs to somebody, the entry says more than Java; ``STRICTER`` names each with its
-reason.
+refused. Requests that name a message by its place in the log (33, 36, 37, 309, 323) are checked
+again when its topic is known. Where Java lets a valid signature be enough although the request
+reads or changes what belongs to somebody, the entry says more than Java; ``STRICTER`` names each
+with its reason.
 
 Source: remoting/…/header/*.java (annotations RocketMQAction and RocketMQResource),
 auth/…/authorization/builder/DefaultAuthorizationContextBuilder.java, and the answers of RocketMQ
@@ -25,6 +25,7 @@ from triomq.remoting.protocol.bodies.locks import LockRequest
 from triomq.remoting.protocol.bodies.pop import BatchAckBody
 from triomq.remoting.protocol.bodies.topics import TopicConfigList
 from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.names import SYSTEM_TOPIC_PREFIX, reply_topic
 
 Needs: TypeAlias = Iterable[Need]
 FromHeader: TypeAlias = Callable[[Any, str], Needs]
@@ -109,17 +110,32 @@ def _correction(header: Any, _: str) -> Needs:
     yield topic_need(header.topic, GET)
 
 
+def _send(header: Any, cluster: str) -> Needs:
+    topic = header.topic
+    if topic.startswith(SYSTEM_TOPIC_PREFIX):
+        # What the broker keeps there moves messages of other topics.
+        return topic_need(topic, PUB), cluster_need(cluster, UPDATE)
+    return (topic_need(topic, PUB),)
+
+
+def _reply(header: Any, cluster: str) -> Needs:
+    """Need nothing for the topic of replies, in any namespace."""
+    if header.topic.rpartition("%")[2] == reply_topic(cluster):
+        return ()
+    return _send(header, cluster)
+
+
 def _clone(header: Any, _: str) -> Needs:
     yield group_need(header.target_group, UPDATE)
     yield from _named_topic(header.topic, UPDATE)
 
 
 HEADER_NEEDS: Mapping[int, FromHeader] = {
-    Code.SEND_MESSAGE: _topic(PUB),
-    Code.SEND_MESSAGE_V2: _topic(PUB),
-    Code.SEND_BATCH_MESSAGE: _topic(PUB),
-    Code.SEND_REPLY_MESSAGE: nothing,
-    Code.SEND_REPLY_MESSAGE_V2: nothing,
+    Code.SEND_MESSAGE: _send,
+    Code.SEND_MESSAGE_V2: _send,
+    Code.SEND_BATCH_MESSAGE: _send,
+    Code.SEND_REPLY_MESSAGE: _reply,
+    Code.SEND_REPLY_MESSAGE_V2: _reply,
     Code.RECALL_MESSAGE: _topic(PUB),
     Code.CONSUMER_SEND_MSG_BACK: _group(SUB),
     Code.END_TRANSACTION: lambda header, _: _named_topic(header.topic, PUB),
@@ -258,6 +274,8 @@ BODY_NEEDS: Mapping[int, FromBody] = {
 """Code -> what a request with this decoded body needs; the handler asks when it has decoded it."""
 
 STRICTER: Mapping[int, str] = {
+    Code.SEND_REPLY_MESSAGE: "it is stored in the topic that its header names",
+    Code.SEND_REPLY_MESSAGE_V2: "it is stored in the topic that its header names",
     Code.LITE_PULL_MESSAGE: "it reads messages as PULL_MESSAGE does",
     Code.BATCH_ACK_MESSAGE: "it acknowledges as ACK_MESSAGE does",
     Code.QUERY_ASSIGNMENT: "it tells the queues of a consumer, as over gRPC",

@@ -19,7 +19,12 @@ from triomq.remoting.audit.decision_notes import Asked, DecisionNotes
 from triomq.remoting.core.errors import Rejected, RemotingError
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
-from triomq.remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from triomq.remoting.protocol.names import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.server.requests import Request
 
@@ -89,7 +94,7 @@ class AccessCheck:
         of *actions* on the topic of that message. Raises: Rejected.
         """
         topic = message.topic
-        if topic in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC):
+        if topic in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC, CHECK_MAX_TIME_TOPIC):
             topic = message.properties.get(REAL_TOPIC, topic)
         self._require(request, [topic_need(topic, *actions)])
 

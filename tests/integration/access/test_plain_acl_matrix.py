@@ -57,6 +57,7 @@ OPEN_IN_JAVA: dict[str, frozenset[int]] = {
             *(Code.POLLING_INFO, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ),
             *(Code.QUERY_ASSIGNMENT, Code.CONSUME_MESSAGE_DIRECTLY),
             Code.SEND_MESSAGE,  # to a retry topic
+            *(Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2),  # to any topic
         }
     ),
     "figures of a topic or group: SUB on it": frozenset(
