@@ -229,6 +229,7 @@ def open_server(
     check = AccessCheck(services.notes) if services.notes is not None else None
     relays = Relays(store, clients, config.broker_name, check)
     require = check.require_for_body if check is not None else None
+    services.transactions.may_ask = check.may_send if check is not None else None
     settings = BrokerConfigRequests(
         config,
         BROKER_KEYS,

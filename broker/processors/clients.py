@@ -154,7 +154,10 @@ class Clients:
         )
 
     def _member(self, request: Request, client_id: str, now: float) -> Member[Connection]:
-        return Member(request.connection, client_id, request.language, request.version, now)
+        return Member(
+            *(request.connection, client_id, request.language, request.version, now),
+            user=request.user,
+        )
 
     def unregister(self, request: Request) -> Response:
         """Remove a client from its groups, and tell the other members."""

@@ -10,7 +10,7 @@ ProducerManager.java, ClientHousekeepingService.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 import trio
@@ -40,6 +40,8 @@ class Member(Generic[C]):
     """Its subscriptions; None if not known (a producer, or a heartbeat of the second form without
     subscriptions).
     """
+    user: Any = None
+    """Who has signed its heartbeat, if somebody asked."""
 
 
 @attrs.define(eq=False)

@@ -14,7 +14,7 @@ import attrs
 from triomq.remoting.access.control import AccessControl
 from triomq.remoting.access.needs import BODY_NEEDS, HEADER_NEEDS, FromBody, FromHeader
 from triomq.remoting.access.resources import Action, Need, topic_need
-from triomq.remoting.access.users import refused
+from triomq.remoting.access.users import AccessUser, refused
 from triomq.remoting.audit.decision_notes import Asked, DecisionNotes
 from triomq.remoting.core.errors import Rejected, RemotingError
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -26,6 +26,7 @@ from triomq.remoting.protocol.names import (
     TIMER_TOPIC,
 )
 from triomq.remoting.protocol.record import StoredMessage
+from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Request
 
 NO_FIELDS: Mapping[str, str] = {}
@@ -97,6 +98,17 @@ class AccessCheck:
         if topic in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC, CHECK_MAX_TIME_TOPIC):
             topic = message.properties.get(REAL_TOPIC, topic)
         self._require(request, [topic_need(topic, *actions)])
+
+    def may_send(self, user: AccessUser | None, connection: Connection, topic: str) -> bool:
+        """Return whether a producer that has registered may learn of messages of a topic.
+
+        ``user``: None for one that this hook has not asked: the gRPC service has checked it.
+        Checkpoint: never.
+        """
+        if user is None or connection.local or not self.control.authorizes:
+            return True
+        need = topic_need(topic, Action.PUB)
+        return self.control.decide(user, need, connection.peer[0]).allowed
 
     def require_for_body(self, request: Request, body: Any) -> None:
         """Refuse a request that needs more for its body than its user may. Raises: Rejected."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import trio
@@ -29,6 +30,7 @@ from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.transaction import CheckTransactionHeader
+from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.short_repr import short_text
@@ -94,6 +96,8 @@ class TransactionChecks:
     ensure_topic: Callable[[str], object]
     """Creates a system topic that is not there yet."""
     broker_name: str
+    may_ask: Callable[[Any, Connection, str], bool] | None = None
+    """Whether a producer's user may send to a topic; None: all may. A check shows the message."""
     limit: LogLimit = attrs.field(factory=LogLimit)
 
     async def run(self) -> None:
@@ -166,10 +170,10 @@ class TransactionChecks:
         transactions, rules = self.transactions, self.rules()
         now, now_ms = trio.current_time(), transactions.clock_ms()
         steps = []
-        groups = {halves.producer_group(item.half) for item in found}
-        producers = {group: self._producers(group) for group in groups}
+        parties = {_party(item.half) for item in found}
+        producers = {party: self._producers(*party) for party in parties}
         for half, age in [(item.half, (now_ms - item.begun_ms) / 1000) for item in found]:
-            asked = producers[halves.producer_group(half)]
+            asked = producers[_party(half)]
             if half.queue_offset not in transactions.open.open:
                 continue  # ended while others were read
             left = halves.immune_seconds(half, rules.timeout, now_ms)
@@ -261,9 +265,13 @@ class TransactionChecks:
                 return False
         return True
 
-    def _producers(self, group: str) -> list[Connection] | None:
+    def _producers(self, group: str, topic: str) -> list[Connection] | None:
         """Return the producers that can be asked; None if all that are there are busy."""
-        members = self.clients.producers.get(group, {})
+        members = [
+            member.connection
+            for member in self.clients.producers.get(group, {}).values()
+            if self.may_ask is None or self.may_ask(member.user, member.connection, topic)
+        ]
         free = [member for member in members if member.outbox_bytes <= OUTBOX_BYTES_MAX]
         return free if free or not members else None
 
@@ -283,3 +291,8 @@ class TransactionChecks:
             shown,
             ", …" if len(given_up) > EXAMPLES_LOGGED else "",
         )
+
+
+def _party(half: StoredMessage) -> tuple[str, str]:
+    """Return the producer group and the topic of a half."""
+    return halves.producer_group(half), half.properties.get(REAL_TOPIC, "")

@@ -8,9 +8,11 @@ import base64
 import hashlib
 import hmac
 import json
+import socket
 import struct
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.messaging.transaction_place import TransactionPlace
+from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData, ProducerData
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, request
@@ -166,6 +169,39 @@ async def test_no_user_ends_a_transaction_of_another_topic_over_grpc(tmp_path: P
             assert "none of topic" in answer.status.message
 
 
+async def test_a_check_of_a_transaction_goes_to_users_with_the_right(tmp_path: Path) -> None:
+    """A check shows the message; anybody can name a producer group in a heartbeat."""
+    soon = {"transactionTimeOut": 20, "transactionCheckInterval": 20}
+    async with running_broker(tmp_path, **SETTINGS, **soon) as broker:
+
+        def joined(stack: ExitStack, who: tuple[str, str]) -> socket.socket:
+            connection = stack.enter_context(BlockingConnection(broker.address))
+            data = HeartbeatData(client_id=who[0], producers=[ProducerData("P")])
+            beat = Command(Code.HEART_BEAT, body=data.encode())
+            assert Caller(connection).ask(beat, *who).code == 0
+            connection._sock.settimeout(60)
+            return connection._sock
+
+        def work() -> None:
+            with ExitStack() as stack:
+                caller = Caller(stack.enter_context(BlockingConnection(broker.address)))
+                prepared(caller, MINE)
+                thief = joined(stack, ("mallory", PASSWORD))
+                owner = joined(stack, ROOT)
+                half = {TRAN_MSG: "true", PRODUCER_GROUP: "P"}
+                for _ in range(8):
+                    fields = header_of("secret", half, HALF_FLAG)
+                    assert caller.ask_root(Code.SEND_MESSAGE, fields, b"half").code == 0
+                for _ in range(16):  # each is asked twice, or one of them more often
+                    shown = receive(owner, struct.unpack(">I", receive(owner, 4))[0])
+                    assert b"half" in shown
+                thief.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    thief.recv(1)
+
+        await trio.to_thread.run_sync(work)
+
+
 PROPERTIES: dict[str, dict[str, str]] = {
     "a delay": {"DELAY": "1"},
     "a time of delivery": {"TIMER_DELAY_MS": "1"},
@@ -236,6 +272,32 @@ async def test_no_topic_of_the_broker_moves_messages(tmp_path: Path) -> None:
             assert caller.ask(forged, "mallory").code == REFUSED, topic
 
     await attacking(tmp_path, work, [["Topic:*", ["Pub"]]], timerWheelEnable=True)
+
+
+EVIL = 'x"}\n{"user":"root","allowed":true}\r\x1b[2J\x9b2J\u2028\u2029\u202e\x00y'
+
+
+async def test_no_name_forges_a_line_of_the_audit_log(tmp_path: Path) -> None:
+    """Names of users, topics and groups come from peers; a line is one line for every reader."""
+
+    def work(caller: Caller) -> None:
+        deletion = Command(Code.DELETE_TOPIC_IN_BROKER, ext={"topic": EVIL})
+        for who in (None, "mallory", EVIL):
+            assert caller.ask(deletion, who).code == REFUSED
+        caller.ask(deletion, *ROOT)
+        caller.ask(Command(Code.DELETE_SUBSCRIPTIONGROUP, ext={"groupName": EVIL}), *ROOT)
+        caller.ask(Command(Code.AUTH_DELETE_USER, ext={"username": EVIL}), *ROOT)
+
+    audited = {"auditLogPath": tmp_path / "audit.log"}
+    await attacking(tmp_path, work, MINE, **audited)
+    for name, fewest in (("audit.log", 3), ("audit-refused.log", 3)):
+        data = (tmp_path / name).read_bytes()
+        lines = data.decode().splitlines()  # as strict as readers get: U+2028 ends a line, too
+        assert len(lines) >= fewest
+        assert all(isinstance(json.loads(line), dict) for line in lines)
+        assert not [line for line in lines if json.loads(line).get("user") == EVIL]
+        assert not set(data) & (set(range(32)) - {10})
+        assert not set(data.decode()) & set("\x9b\u2028\u2029\u202e")
 
 
 # A second reading of a signed header
