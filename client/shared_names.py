@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from triomq.client.transactions.local import LocalWork, TransactionResult
     from triomq.client.transactions.outcomes import TransactionOutcome
     from triomq.remoting.client.rpc_hooks import RpcHook
-    from triomq.remoting.core.settings import ConfigError
+    from triomq.remoting.core.config_error import ConfigError
     from triomq.remoting.protocol.bodies.cluster import ClusterTable
     from triomq.remoting.protocol.bodies.groups import (
         ConsumerConnection,
@@ -312,7 +312,7 @@ _MODULES = {
     "triomq.remoting.protocol.message": "Message",
     "triomq.remoting.protocol.record": "StoredMessage",
     "triomq.remoting.protocol.signing": "Credentials",
-    "triomq.remoting.core.settings": "ConfigError",
+    "triomq.remoting.core.config_error": "ConfigError",
     "triomq.remoting.tls.client": "Tls",
 }
 HOMES = dict.fromkeys(__all__, "triomq.client.core.errors")

@@ -9,6 +9,8 @@ source, and logs that at debug level.
 import logging
 
 try:
+    import numpy  # noqa: F401 - tasks need it
+
     from triomq.client.spark.sources.source import RocketMQDataSource as DefaultSource
 except Exception as error:  # a broken environment must not hide other sources
     logging.getLogger(__name__).debug("the rocketmq source is not available: %s", error)

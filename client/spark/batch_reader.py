@@ -9,13 +9,12 @@ from pyspark.sql.types import StructType
 from triomq.client.spark.columns import arrow_schema
 from triomq.client.spark.driver_client import DriverClient
 from triomq.client.spark.options import SourceOptions
-from triomq.client.spark.partitions import partitions_of, read_task
+from triomq.client.spark.partitions import TaskReader, partitions_of
 from triomq.client.spark.planning import QueueRange
 from triomq.client.spark.query_begin import ending_offsets, initial_offsets
-from triomq.client.spark.shipped import Shipped
 
 
-class RocketMQBatchReader(DataSourceReader, metaclass=Shipped):
+class RocketMQBatchReader(DataSourceReader):
     """The reader of a batch query.
 
     ``pushFilters`` stays undefined: an accepted filter would leak into other queries on the same
@@ -46,4 +45,7 @@ class RocketMQBatchReader(DataSourceReader, metaclass=Shipped):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's messages, in an executor."""
-        return read_task(partition, self._options, self._schema)
+        return TaskReader(self._options, self._schema).read(partition)
+
+    def __reduce__(self) -> tuple[type[TaskReader], tuple[SourceOptions, pa.Schema]]:
+        return TaskReader, (self._options, self._schema)

@@ -14,7 +14,7 @@ import attrs
 from triomq.client.spark.errors import OptionError
 from triomq.client.spark.option_values import addresses, boolean, text
 from triomq.remoting.client.access import Access
-from triomq.remoting.core.settings import ConfigError
+from triomq.remoting.core.config_error import ConfigError
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.tls.client import Tls
 

@@ -2,7 +2,8 @@
 
 Spark pickles one reader for the whole query and one partition per task. What a reader learns while
 the query runs stays in the driver, so everything that a task needs and that may change is in its
-partition: ranges and broker addresses.
+partition: ranges and broker addresses. A pickled reader arrives as a ``TaskReader``: a task loads
+no module that only the driver needs.
 """
 
 import logging
@@ -19,6 +20,7 @@ from triomq.client.spark.offsets import Queue
 from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.planning import QueueRange, TaskSizes, plan_tasks
 from triomq.client.spark.records import Block, LastMessage
+from triomq.client.spark.shipped import Shipped
 from triomq.client.spark.task_pull import TaskPull
 
 logger = logging.getLogger(__name__)
@@ -114,3 +116,15 @@ def read_task(
             rows += batch.num_rows
             yield batch
     logger.debug("task read %d rows from %s", rows, work.ranges)
+
+
+class TaskReader(metaclass=Shipped):
+    """The reader of a query as its tasks have it."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's messages; errors as of ``read_task``."""
+        return read_task(partition, self._options, self._schema)

@@ -34,7 +34,7 @@ from triomq.client.spark.offsets import (
     recreated_before,
 )
 from triomq.client.spark.options import SourceOptions
-from triomq.client.spark.partitions import partitions_of, read_task
+from triomq.client.spark.partitions import TaskReader, partitions_of
 from triomq.client.spark.planning import (
     backlog_of,
     largest,
@@ -50,7 +50,6 @@ from triomq.client.spark.positions import (
 )
 from triomq.client.spark.query_begin import begins_of_new_queues, first_unread, initial_offsets
 from triomq.client.spark.records import LastMessage
-from triomq.client.spark.shipped import Shipped
 from triomq.client.spark.silent_brokers import SilenceLimit
 
 logger = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, metaclass=Shipped):
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of a stream. All positions are JSON objects of ``offsets.Position``."""
 
     def __init__(
@@ -82,9 +81,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         self._make_cluster = make_cluster
         self._clock = clock
         self._wall_ms = wall_ms
-        self._reset_state()
-
-    def _reset_state(self) -> None:
         self._cluster_or_none: DriverClient | None = None
         self._initial: dict[str, object] | None = None
         self._bounds: dict[Queue, Bounds] = {}
@@ -101,20 +97,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
         )
         self._planned: dict[str, object] | None = None
         self._planned_at = self._clock()
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return what a task needs: no sockets, and none of the driver's state."""
-        return {
-            "_options": self._options,
-            "_schema": self._schema,
-            "_make_cluster": self._make_cluster,
-            "_clock": self._clock,
-            "_wall_ms": self._wall_ms,
-        }
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self._reset_state()
 
     @property
     def _cluster(self) -> DriverClient:
@@ -325,7 +307,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, 
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's messages, in an executor."""
-        return read_task(partition, self._options, self._schema)
+        return TaskReader(self._options, self._schema).read(partition)
+
+    def __reduce__(self) -> tuple[type[TaskReader], tuple[SourceOptions, pa.Schema]]:
+        return TaskReader, (self._options, self._schema)
 
     def _current_bounds(self, position: Position) -> dict[Queue, Bounds]:
         """Return the bounds of all queues, at most ``pollIntervalMs`` old.

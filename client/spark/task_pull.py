@@ -21,7 +21,6 @@ from triomq.client.spark.errors import (
     lost,
     refused_pull,
 )
-from triomq.client.spark.name_servers import RouteReader
 from triomq.client.spark.offsets import Queue, recreated_before
 from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.planning import QueueRange
@@ -377,6 +376,9 @@ class TaskPull:
 
         Raises: Unreachable, SourceError.
         """
+        # Start-up time: most tasks find each broker where the driver found it.
+        from triomq.client.spark.name_servers import RouteReader
+
         queue, link = part.queue, self._links[part.queue.broker]
         with RouteReader(self.options.name_server, self.options.access) as name_servers:
             route = name_servers.routes([queue.topic])[queue.topic]

@@ -17,7 +17,7 @@ import attrs
 
 from triomq.remoting.client.proxies import SocksProxies
 from triomq.remoting.client.rpc_hooks import RpcHook, Serialisation, Signing
-from triomq.remoting.core.settings import ConfigError
+from triomq.remoting.core.config_error import ConfigError
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.signing import Credentials
 from triomq.remoting.tls.client import Tls, read_properties

@@ -19,6 +19,7 @@ from triomq.remoting.client.loss_reason import TimeOuts, sending_failed, with_hi
 from triomq.remoting.client.proxies import SocksProxies, dial_through_blocking
 from triomq.remoting.client.rpc_hooks import RpcHook
 from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.config_error import ConfigError
 from triomq.remoting.core.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -28,7 +29,6 @@ from triomq.remoting.core.errors import (
     TlsFailed,
 )
 from triomq.remoting.core.open_files import explained
-from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.core.socket_options import set_stream_options
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, encode_command, response_to

@@ -21,8 +21,8 @@ import socket
 import attrs
 
 from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.config_error import ConfigError
 from triomq.remoting.core.errors import RemoteProtocolError
-from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.short_repr import short_count
 from triomq.remoting.protocol.socks import SocksDialogue
 from triomq.remoting.protocol.structs import msgspec

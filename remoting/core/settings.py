@@ -22,22 +22,13 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from triomq.remoting.core.address import parse_address_list
+from triomq.remoting.core.config_error import ConfigError as ConfigError
 from triomq.remoting.core.java_keys import KeyRow, KeyTable
 from triomq.remoting.core.properties_file import Entry
 
 INT_MAX, LONG_MAX = 2**31 - 1, 2**63 - 1
 _Value = TypeVar("_Value")
 _Config = TypeVar("_Config")
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be used: ``where`` (place), ``problem`` (cause) and ``fix``."""
-
-    def __init__(self, where: str, problem: str, fix: str) -> None:
-        super().__init__(f"{where}: {problem}; {fix}" if where else f"{problem}; {fix}")
-        self.where = where
-        self.problem = problem
-        self.fix = fix
 
 
 @attrs.frozen

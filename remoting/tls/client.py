@@ -13,9 +13,9 @@ from pathlib import Path
 
 import attrs
 
+from triomq.remoting.core.config_error import ConfigError
 from triomq.remoting.core.open_files import none_left
 from triomq.remoting.core.properties_file import PropertiesError, decode_text, parse_properties
-from triomq.remoting.core.settings import ConfigError
 
 TLS_FILE_VARIABLE = "TRIOMQ_TLS"
 """environment variable that names a tls.properties file; a client that reads it uses TLS for every

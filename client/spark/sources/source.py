@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from triomq.client.spark.batch_reader import RocketMQBatchReader
 from triomq.client.spark.columns import check_schema, schema_for
 from triomq.client.spark.errors import OptionError
 from triomq.client.spark.options import parse_options
 from triomq.client.spark.shipped import Shipped
-from triomq.client.spark.stream_reader import RocketMQStreamReader
 
 if TYPE_CHECKING:
+    from triomq.client.spark.batch_reader import RocketMQBatchReader
     from triomq.client.spark.sink.sink_options import SinkOptions
     from triomq.client.spark.sink.writer import RocketMQBatchWriter, RocketMQStreamWriter
+    from triomq.client.spark.stream_reader import RocketMQStreamReader
 
 
 class RocketMQDataSource(DataSource, metaclass=Shipped):
@@ -41,6 +41,8 @@ class RocketMQDataSource(DataSource, metaclass=Shipped):
 
         Raises: OptionError.
         """
+        from triomq.client.spark.stream_reader import RocketMQStreamReader  # start-up time
+
         options = parse_options(self._plain_options(), streaming=True, query=self._query)
         check_schema(schema)
         return RocketMQStreamReader(options, schema)
@@ -50,6 +52,8 @@ class RocketMQDataSource(DataSource, metaclass=Shipped):
 
         Raises: OptionError.
         """
+        from triomq.client.spark.batch_reader import RocketMQBatchReader  # start-up time
+
         options = parse_options(self._plain_options(), streaming=False, query=self._query)
         check_schema(schema)
         return RocketMQBatchReader(options, schema)
@@ -59,7 +63,7 @@ class RocketMQDataSource(DataSource, metaclass=Shipped):
 
         Raises: OptionError.
         """
-        from triomq.client.spark.sink.writer import RocketMQBatchWriter  # start-up time of readers
+        from triomq.client.spark.sink.writer import RocketMQBatchWriter  # start-up time
 
         how = '.mode("append"), or INSERT INTO'
         return RocketMQBatchWriter(*self._sink(schema, overwrite, how, streaming=False))

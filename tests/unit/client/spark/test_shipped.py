@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from triomq.client.spark.batch_reader import RocketMQBatchReader
+from triomq.client.spark.partitions import TaskReader
 from triomq.client.spark.sources.source import RocketMQDataSource
 from triomq.client.spark.zip_file import write_zip
 
 LIBRARIES = [
     str(path) for path in (Path(cloudpickle.__file__).parents[1] / "python/lib").glob("*.zip")
 ]
+OF_THE_DRIVER = ("batch_reader", "driver_client", "name_servers", "stream_reader")
 LOAD = """
 import pickle, sys
 sys.path += sys.argv[2:]
@@ -30,7 +31,7 @@ def load_elsewhere(pickled: bytes, *path: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
 
 
-@pytest.mark.parametrize("cls", [RocketMQDataSource, RocketMQBatchReader])
+@pytest.mark.parametrize("cls", [RocketMQDataSource, TaskReader])
 def test_without_the_package_the_error_names_cause_and_fix(cls: type) -> None:
     done = load_elsewhere(cloudpickle.dumps(cls))
     last = done.stderr.splitlines()[-1]
@@ -54,6 +55,25 @@ def test_the_zip_is_found_beside_the_folder_that_spark_names(tmp_path: Path) -> 
 
 
 def test_pickles_of_python_name_the_class() -> None:
-    for cls in (RocketMQDataSource, RocketMQBatchReader):
+    for cls in (RocketMQDataSource, TaskReader):
         assert pickle.loads(pickle.dumps(cls)) is cls
         assert cloudpickle.loads(cloudpickle.dumps(cls)) is cls
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_task_loads_no_module_of_the_driver(streaming: bool) -> None:
+    source = RocketMQDataSource({"nameServer": "ns1:9876", "subscribe": "orders"})
+    make = source.streamReader if streaming else source.reader
+    reader = make(source.schema())
+    script = (
+        "import pickle, sys\n"
+        "reader = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
+        "print(type(reader).__name__, *sorted(sys.modules))"
+    )
+    words = [sys.executable, "-c", script, cloudpickle.dumps(reader).hex()]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    kind, *loaded = done.stdout.split()
+    assert kind == "TaskReader"
+    assert "triomq.client.spark.task_pull" in loaded
+    assert not {f"triomq.client.spark.{name}" for name in OF_THE_DRIVER} & set(loaded)
+    assert not [name for name in loaded if name.startswith("triomq.remoting.core.settings")]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.stored_records import stored_record
-from triomq.client.spark import task_pull as pull_module
+from triomq.client.spark import name_servers
 from triomq.client.spark.errors import DataLoss, SourceError, Unreachable
 from triomq.client.spark.name_servers import TopicAddresses
 from triomq.client.spark.offsets import Queue
@@ -150,7 +150,7 @@ def route(monkeypatch: pytest.MonkeyPatch) -> None:
                 for topic in topics
             }
 
-    monkeypatch.setattr(pull_module, "RouteReader", KnowsAll)
+    monkeypatch.setattr(name_servers, "RouteReader", KnowsAll)
 
 
 def task_of(
