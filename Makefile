@@ -8,7 +8,7 @@ SECONDS ?= 60
 ROUNDS ?= 200
 SEEDS ?= 300
 SCHEDULES ?= 100
-RUNS ?= 30
+RUNS ?= 39
 MINUTES ?= 20
 SEED ?= 0
 PART ?= all
@@ -116,7 +116,7 @@ fault-matrix: $(VENV)/.dev ## what each mode of flush and replication survives, 
 fault-failovers: $(VENV)/.dev ## the master of three replicas killed and stopped under load, ours and Java's: losses and times, the table in docs/failover.md (root; make peers)
 	$(BIN)/python tests/faults failovers $(ARGS)
 
-spark-chaos: $(VENV)/.dev ## faults inside the micro-batches of Spark queries, RUNS=30 of them, and ten kills of a stream that writes; the same SEED=0 goes on where it stopped
+spark-chaos: $(VENV)/.dev ## faults inside the micro-batches of Spark queries, RUNS=39 of them, and ten kills of a stream that writes; the same SEED=0 goes on where it stopped
 	$(BIN)/python tests/spark_chaos --runs $(RUNS) --seed $(SEED) $(ARGS)
 
 bench: $(VENV)/.dev peers ## side by side with the Java broker, in one run

@@ -1,4 +1,4 @@
-"""``make spark-chaos RUNS=30 SEED=0``: faults inside the micro-batches of Spark queries that read
+"""``make spark-chaos RUNS=39 SEED=0``: faults inside the micro-batches of Spark queries that read
 and write topics; everything that was sent is compared with what was written.
 
 What has been done lies in ``.spark-chaos/SEED``; a campaign that was stopped goes on there.
@@ -36,7 +36,7 @@ def main() -> int:
         prog="python tests/spark_chaos", description=__doc__.splitlines()[0]
     )
     parser.add_argument(
-        "--runs", type=int, default=30, help="in all, those of an earlier start included (30)"
+        "--runs", type=int, default=39, help="in all, those of an earlier start included (39)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the numbers of every run (0)")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="this one run of the seed")

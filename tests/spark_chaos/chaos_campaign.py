@@ -14,7 +14,8 @@ from typing import Any
 
 import attrs
 
-from tests.spark_chaos.plan import DoesNotCount, draw, sink_victims
+from tests.spark_chaos.pipelines import PipelinesRun
+from tests.spark_chaos.plan import OF_PIPELINES, DoesNotCount, draw, sink_victims
 from tests.spark_chaos.reading import ReadingRun
 from tests.spark_chaos.scene import Scene
 from tests.spark_chaos.writing import WritingRun
@@ -63,10 +64,13 @@ class ChaosCampaign:
     def read(self, number: int, source: str = "rocketmq") -> dict[str, Any]:
         """Do a reading run. Raises: ChaosFound, DoesNotCount."""
         plan = draw(self.seed, number)
-        record = self._counting(
-            f"read-{number}",
-            lambda folder: ReadingRun(self.scene, plan, folder, source).play(),
-        )
+
+        def play(folder: Path) -> dict[str, Any]:
+            if plan.kind in OF_PIPELINES:
+                return PipelinesRun(self.scene, plan, folder).play()
+            return ReadingRun(self.scene, plan, folder, source).play()
+
+        record = self._counting(f"read-{number}", play)
         self.tell(
             f"{number}: {plan.kind} ({plan.variant}) in batch {plan.batch}: {record['sent']} sent,"
             f" {record['rows']} rows judged; {record['seconds']} s"

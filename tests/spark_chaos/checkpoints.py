@@ -22,6 +22,7 @@ class QueryFolder:
 
     path: Path
     topic: str
+    checkpoint: str = "checkpoint"
 
     def last_planned(self) -> int:
         """Return the number of the newest batch in the log; -1 if there is none."""
@@ -31,7 +32,7 @@ class QueryFolder:
         return self._last("commits")
 
     def _last(self, kind: str) -> int:
-        folder = self.path / "checkpoint" / kind
+        folder = self.path / self.checkpoint / kind
         numbers = [int(entry.name) for entry in folder.glob("*") if entry.name.isdecimal()]
         return max(numbers, default=-1)
 
@@ -39,7 +40,7 @@ class QueryFolder:
         """Return the position that the log has for the end of a batch; none for batch -1."""
         if batch < 0:
             return {}
-        text = (self.path / "checkpoint" / "offsets" / str(batch)).read_text()
+        text = (self.path / self.checkpoint / "offsets" / str(batch)).read_text()
         position: dict[str, Any] = json.loads(text.splitlines()[2])
         return position
 

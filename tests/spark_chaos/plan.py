@@ -17,8 +17,14 @@ KINDS: dict[str, tuple[str, ...]] = {
     "broker late": ("latest", "a time"),
     "queues grown": ("more queues", "another broker"),
     "failover": ("promoted slave", "returned master"),
+    "compaction beside a pipeline": ("killed in a merge", "killed in a batch"),
+    "retention beside a pipeline": ("old dates", "files of the broker", "old dates and a kill"),
+    "backfill beside a pipeline": ("killed in a step", "killed behind it"),
 }
 """kind -> its variants, one for each round of the deck"""
+OF_PIPELINES = tuple(kind for kind in KINDS if kind.endswith("beside a pipeline"))
+MERGE_GATE = 1_000_000
+"""the number of the gate of a merge, which belongs to no batch"""
 
 SINK_VICTIMS = ("driver", "worker", "broker", "worker", "broker")
 """who is killed while a stream writes to a topic; dealt again and again"""

@@ -22,11 +22,13 @@ from tests.support.spark_peers import Cluster, cluster, wait_for
 from triomq.client.admin.admin import Admin
 from triomq.client.core.config import ProducerSettings
 from triomq.client.sending.receipt import SendStatus
+from triomq.remoting.protocol.codes import RequestCode
 from triomq.sync import Message, Producer
 
 BROKERS = ("broker-a", "broker-b")
 ONCE = ProducerSettings(retries=0, send_timeout=60.0)
 """no send is repeated: its message would be there twice"""
+STOP_SECONDS = 60.0
 GROUP_SETTINGS = {"slaveReadEnable": "true", "haSendHeartbeatInterval": 200}
 
 
@@ -72,6 +74,37 @@ class Scene:
         )
         answers = self.administer(lambda admin: admin.forget_broker(broker))
         assert not answers.failures, answers.reasons()
+
+    def stop_broker(self, broker: str) -> Path:
+        """End a broker cleanly. Returns: its store."""
+        process = self.running.processes[broker]
+        process.terminate()
+        process.wait(timeout=STOP_SECONDS)
+        wait_for(lambda: not self.has_master(broker), f"the name server to miss {broker}")
+        return self.running.folder / broker / "store"
+
+    def change_settings(self, broker: str, **settings: object) -> None:
+        body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+        code = RequestCode.UPDATE_BROKER_CONFIG
+
+        async def change(admin: Admin) -> None:
+            await admin.ask(self.running.addresses[broker], code, body=body)
+
+        self.administer(change)
+
+    def first_offsets(self, topic: str) -> dict[Place, int]:
+        """Return the first offset that each queue still has."""
+
+        async def ask(admin: Admin) -> dict[Place, int]:
+            stats = await admin.topic_stats(topic)
+            return {
+                (queue.broker_name, queue.queue_id): offsets.min_offset
+                for broker in stats.values.values()
+                for queue, offsets in broker.offset_table.items()
+            }
+
+        found: dict[Place, int] = self.administer(ask)
+        return found
 
     def wait_for_master(self, broker: str) -> None:
         wait_for(lambda: self.has_master(broker), f"{broker} to register")

@@ -6,6 +6,8 @@ folder: of checkpoint and output; format, options: of the source; sink: "parquet
 batch replaces its own folder, so that a repeated batch changes nothing) or the options of the topic
 that is written to; holds: the numbers of batches that stop at a gate until the file ``open-NUMBER``
 exists; at: "task" or "written"; passed: record batches that go through the gate of a task before.
+
+The jobs of pipelines are in ``pipeline_jobs.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,11 @@ from pyspark.sql import DataFrame, SparkSession  # noqa: E402
 from pyspark.sql.streaming import StreamingQuery  # noqa: E402
 
 from tests.spark_chaos.broken_source import ForgetfulDataSource  # noqa: E402
+from tests.spark_chaos.gates import wait_at_gate  # noqa: E402
 from tests.spark_chaos.judge import NAME_BYTES  # noqa: E402
+from tests.spark_chaos.pipeline_jobs import PipelineJob, PipelineJobs  # noqa: E402
 from tests.support.spark_peers import open_session  # noqa: E402
 
-GATE_SECONDS_MAX = 120.0
 OUTPUT = (
     "brokerName AS broker",
     "queueId AS queue",
@@ -38,24 +40,6 @@ OUTPUT = (
     f"CAST(substring(value, 1, {NAME_BYTES}) AS STRING) AS name",
     "crc32(value) AS checksum",
 )
-
-
-def wait_at_gate(folder: str, batch: int, marker: str, rows: list[Any]) -> None:
-    """Show that something is inside a batch, and wait until the gate of the batch is open.
-
-    ``rows``: the places of the rows that are held.
-    """
-    inside = Path(folder) / "inside"
-    inside.mkdir(exist_ok=True)
-    mark = inside / f"{batch}-{marker}-{os.getpid()}"
-    fresh = inside / f"new-{os.getpid()}"
-    fresh.write_text(json.dumps(rows))
-    os.replace(fresh, mark)
-    deadline = time.monotonic() + GATE_SECONDS_MAX
-    while not (Path(folder) / f"open-{batch}").exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError("the gate stayed closed")
-        time.sleep(0.02)
 
 
 def gate_of_tasks(
@@ -108,6 +92,8 @@ def main() -> None:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     spark.dataSource.register(ForgetfulDataSource)
     queries: dict[str, StreamingQuery] = {}
+    pipelines: dict[str, PipelineJob] = {}
+    jobs = PipelineJobs(spark)
     for line in sys.stdin:
         command = json.loads(line)
         name = command.get("name")
@@ -116,6 +102,13 @@ def main() -> None:
             match command["do"]:
                 case "start":
                     queries[name] = started(spark, command["job"])
+                case "start pipeline":
+                    pipelines[name] = jobs.start(command["job"])
+                case "state" if name in pipelines:
+                    answer = pipelines[name].state
+                case "stop" if name in pipelines:
+                    pipelines[name].stop()
+                    answer = pipelines.pop(name).state
                 case "state":
                     error = queries[name].exception()
                     answer["active"] = queries[name].isActive

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.spark_chaos.broken_source import ForgetfulDataSource
 from tests.spark_chaos.chaos_campaign import ChaosCampaign, ChaosFound
 from tests.spark_chaos.judge import SentMessage, WrittenRow, complaints, judge_sink
-from tests.spark_chaos.plan import KINDS, DoesNotCount, draw, sink_victims
+from tests.spark_chaos.plan import KINDS, OF_PIPELINES, DoesNotCount, draw, sink_victims
 from tests.spark_chaos.scene import Sender, open_scene
 from tests.support.spark_peers import cluster, need_spark
 from triomq.client.spark.sources.source import RocketMQDataSource
@@ -24,8 +24,21 @@ from triomq.client.spark.sources.source import RocketMQDataSource
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 SEED = 0
-ROWS_OF_KIND = {"driver killed": ("157a", "172b", "172d"), "failover": ("172c",)}
-OF_A_NIGHT = {"batch 0 killed", "broker late", "broker removed", "queues grown"}
+ROWS_OF_KIND = {
+    "driver killed": ("157a", "172b", "172d"),
+    "failover": ("172c",),
+    "compaction beside a pipeline": ("204a", "204c"),
+    "backfill beside a pipeline": ("206b",),
+}
+OF_A_NIGHT = {
+    "batch 0 killed",
+    "broker late",
+    "broker removed",
+    "queues grown",
+    "topic recreated larger",
+    "retention beside a pipeline",
+    "backfill beside a pipeline",
+}
 """The kinds that a driver's or a topic's other kinds resemble; ``make nightly`` plays all."""
 
 
@@ -55,7 +68,8 @@ def test_a_fault_inside_a_batch_loses_nothing_and_repeats_nothing(
     record = campaign.read(number)
     assert record["complaints"] == []
     assert record["rows"] > 0
-    assert {each["query"] for each in record["inside"]} == {"parquet", "foreach"}
+    queries = {"pipeline"} if record["kind"] in OF_PIPELINES else {"parquet", "foreach"}
+    assert {each["query"] for each in record["inside"]} == queries
     assert all(each["committed"] == each["planned"] - 1 for each in record["inside"])
 
 
@@ -149,8 +163,9 @@ def test_the_judge_of_the_sink(by_origin: dict[str, list[str]], words: str | Non
 
 
 def test_every_variant_of_every_kind_is_drawn() -> None:
-    plans = [draw(1, number) for number in range(30)]
-    assert plans == [draw(1, number) for number in range(30)] != [draw(2, n) for n in range(30)]
+    numbers = range(3 * len(KINDS))
+    plans = [draw(1, number) for number in numbers]
+    assert plans == [draw(1, number) for number in numbers] != [draw(2, n) for n in numbers]
     drawn = {(plan.kind, plan.variant) for plan in plans}
     assert drawn == {(kind, each) for kind, variants in KINDS.items() for each in variants}
     assert set(sink_victims(1, 5)) == {"driver", "worker", "broker"}
