@@ -6,13 +6,18 @@ lane of ``make nightly``), Iceberg with 4.1. Spark brings the package from Maven
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from tests.support.spark_peers import need_spark, open_session
 from triomq.client.pipeline.core.spec import TableSpec
@@ -27,6 +32,9 @@ pytestmark = [
     # PySpark 4.1 leaves sockets to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+CONFLICTS = (Py4JJavaError, PySparkException)
+"""what Delta and Iceberg raise for a commit that meets another one"""
+ATTEMPTS_MAX = 10
 CLAUSES = {"delta": "204b", "iceberg": "204d"}
 VERSION = ".".join(pyspark.__version__.split(".")[:2])
 
@@ -110,6 +118,39 @@ def test_a_batch_that_is_run_again_is_there_once(spark: Any, kind: str, tmp_path
     assert numbers(other) == list(range(10)), "batches are counted for each checkpoint"
     assert table.expire(date(2026, 1, 2)) == 1
     assert numbers(table) == [1, 3, 5, 7, 9]
+
+
+@pytest.mark.loss
+def test_files_are_merged_beside_the_writer(spark: Any, kind: str, tmp_path: Path) -> None:
+    """A commit that meets another one ends with an error; the next start repeats the batch."""
+    over = threading.Event()
+
+    def merge() -> int:
+        merged = 0
+        while not over.is_set():
+            with contextlib.suppress(*CONFLICTS):
+                merged += opened(spark, kind, tmp_path).compact(date(2026, 1, 3))
+        return merged
+
+    def append(batch: int) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            with contextlib.suppress(*CONFLICTS):
+                opened(spark, kind, tmp_path).append(rows(spark, 4 * batch, 4 * batch + 4), batch)
+                return
+        raise AssertionError(f"batch {batch} met another commit {ATTEMPTS_MAX} times")
+
+    append(0)
+    with ThreadPoolExecutor() as threads:
+        merges = threads.submit(merge)
+        try:
+            for batch in range(1, 6):
+                append(batch)
+        finally:
+            over.set()
+    assert merges.result() > 0
+    table = opened(spark, kind, tmp_path)
+    table.append(rows(spark, 20, 24), 5)
+    assert numbers(table) == list(range(24))
 
 
 @pytest.mark.loss

@@ -1,6 +1,6 @@
 """How does an Iceberg table take a batch once? Its snapshots name the batch that they added.
 
-Iceberg 1.11 needs Spark 4.1; ``session.py`` has the package of each version. A table is a folder:
+Iceberg 1.12 needs Spark 4.1; ``session.py`` has the package of each version. A table is a folder:
 its catalog is the folder above.
 """
 
