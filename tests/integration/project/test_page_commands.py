@@ -5,21 +5,18 @@ and folders replaced), on a real cluster.
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
 from mqadmin_calls import Done, mqadmin
+from page_shell import Shell, of, until
 from pages import ROOT, blocks, pages
-from processes import free_port, wait_listening
+from processes import free_port
 
 from triomq import (
     ClientSettings,
@@ -51,7 +48,7 @@ OTHERS = {
     "/opt/triomq/bin/mqconsole": "tests/integration/console/test_console_process.py",
     "install": "as systemctl",
     "mkdir": "a folder for secrets",
-    "tar": "test_a_broker_is_copied_to_another_folder",
+    "tar": "test_procedures.py",
     "python3": "a new environment; the zip: tests/integration/spark/test_shipping.py",
     "/opt/triomq/bin/pip": "tests/integration/project/test_packaging.py",
     "pip": "tests/integration/project/test_packaging.py",
@@ -291,100 +288,6 @@ async def test_an_example_with_a_wrong_option_is_found(stage: Stage) -> None:
     assert (await mqadmin(*stage.words(["topicRoute", "-t", "orders", "--wrong"]))).code == 2
 
 
-class Shell:
-    """Runs lines of a page in bash: a home of its own, the addresses of here in place of the
-    page's.
-    """
-
-    def __init__(self, home: Path, ports: dict[str, int]) -> None:
-        self.home, self.ports = home, ports
-        self.environment = {
-            **os.environ,
-            "HOME": str(home),
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        }
-        self.environment.pop("NAMESRV_ADDR", None)
-        self.running: list[subprocess.Popen[bytes]] = []
-
-    def line(self, line: str) -> str:
-        for port, here in self.ports.items():
-            line = re.sub(rf"\b{port}\b", str(here), line)
-        return line
-
-    def run(self, line: str) -> str:
-        done = subprocess.run(
-            ["bash", "-c", self.line(line)],
-            env=self.environment,
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, (line, done)
-        return done.stdout
-
-    def start(self, line: str, port: int, more: str = "") -> None:
-        """Start a server and wait until it listens."""
-        log = self.home / f"{len(self.running)}.log"
-        with log.open("wb") as output:
-            command = ["bash", "-c", f"exec {self.line(line).partition(' #')[0]} {more}"]
-            process = subprocess.Popen(
-                command,
-                env=self.environment,
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        self.running.append(process)
-        wait_listening(port, process, log)
-
-    def stop(self) -> list[int]:
-        for process in reversed(self.running):
-            process.send_signal(signal.SIGTERM)
-        return [process.wait(timeout=30) for process in self.running]
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    found = Shell(tmp_path, {"9876": free_port(), "10911": free_port()})
-    yield found
-    codes = found.stop()
-    assert set(codes) <= {0}, codes
-
-
-def of(page: str, *words: str) -> str:
-    """Return the first line of a page's shell blocks that begins with these words."""
-    found = [
-        line.removeprefix("$ ")
-        for block in blocks("sh", "console")
-        if block.page == page
-        for line in block.text.splitlines()
-        if line.removeprefix("$ ").startswith(" ".join(words))
-    ]
-    assert found, (page, words)
-    return found[0]
-
-
-def until(shell: Shell, line: str, *words: str) -> str:
-    """Run a line until it ends well and prints the words."""
-    deadline = time.monotonic() + 60
-    while True:
-        done = subprocess.run(
-            ["bash", "-c", shell.line(line)],
-            env=shell.environment,
-            cwd=shell.home,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        if done.returncode == 0 and all(word in done.stdout for word in words):
-            return done.stdout
-        assert time.monotonic() < deadline, done
-
-
 PAGES = ("README.md", "README.zh-CN.md")
 
 
@@ -446,111 +349,6 @@ def test_a_local_cluster(page: str, line: str, shell: Shell) -> None:
         f"mqadmin clusterList -n 127.0.0.1:{namesrv}",
         "broker-b" if "--brokers 2" in of(page, line) else "broker-a",
     )
-
-
-@pytest.mark.slow
-@pytest.mark.feature("200b")
-def test_a_broker_is_copied_to_another_folder(shell: Shell) -> None:
-    """A backup and its restore, as another machine would do it: another folder, another port."""
-    page, namesrv = "docs/operations.md", f"127.0.0.1:{shell.ports['9876']}"
-    old, new = shell.home / "old", shell.home / "new"
-
-    def here(folder: Path, *words: str) -> str:
-        return of(page, *words).replace("/var/lib/triomq", str(folder))
-
-    def start(folder: Path, port: int) -> None:
-        folder.mkdir(exist_ok=True)
-        (shell.home / "broker-a.conf").write_text(
-            f"brokerName=broker-a\nlistenPort={port}\nbrokerIP1=127.0.0.1\n"
-            f"storePathRootDir={folder}/broker-a\n"
-        )
-        shell.start(of(page, "mqbroker", "-n", "127.0.0.1:9876", "-c", "broker-a.conf"), port)
-        until(shell, "mqadmin cluster list -n 127.0.0.1:9876", f"127.0.0.1:{port}")
-
-    def consumed(count: int) -> list[bytes]:
-        found: list[bytes] = []
-        with SyncPullConsumer(
-            namesrv, group="billing", subscriptions="Orders", consume_from="first"
-        ) as consumer:
-            deadline = time.monotonic() + 60
-            while len(found) < count and time.monotonic() < deadline:
-                found += [message.body for message in consumer.poll(timeout=5)]
-            consumer.commit()
-        return found
-
-    shell.start(of("README.md", "mqnamesrv", "-p"), shell.ports["9876"])
-    start(old, shell.ports["10911"])
-    with SyncProducer(namesrv, group="shop") as producer:
-        producer.send("Orders", b"1")
-    assert consumed(1) == [b"1"]
-    with SyncProducer(namesrv, group="shop") as producer:
-        producer.send("Orders", b"2")
-    broker = shell.running.pop()
-    broker.send_signal(signal.SIGTERM)
-    assert broker.wait(timeout=60) == 0
-    shell.run(here(old, "mqstore", "verify"))
-    shell.run(here(old, "tar", "-C", "/var/lib/triomq", "-cf"))
-    new.mkdir()
-    shell.run(here(new, "tar", "-C", "/var/lib/triomq", "-xf"))
-    shell.run(here(new, "mqstore", "verify"))
-    start(new, free_port())
-    assert consumed(1) == [b"2"], "of the copy; the first one is consumed"
-
-
-@pytest.mark.slow
-@pytest.mark.feature("200b")
-def test_a_broker_is_added_and_takes_over(shell: Shell) -> None:
-    """Running clients send to the new broker and read there, and the old one can be stopped."""
-    page, namesrv = "docs/operations.md", f"127.0.0.1:{shell.ports['9876']}"
-
-    def start(name: str, port: int) -> None:
-        (shell.home / f"{name}.conf").write_text(
-            f"brokerName={name}\nlistenPort={port}\nbrokerIP1=127.0.0.1\n"
-            f"storePathRootDir={shell.home / name}\n"
-        )
-        shell.start(of(page, "mqbroker -n 127.0.0.1:9876 -c", f"{name}.conf"), port)
-        until(shell, "mqadmin cluster list -n 127.0.0.1:9876", f"127.0.0.1:{port}")
-
-    shell.environment["NAMESRV_ADDR"] = namesrv
-    shell.start(of("README.md", "mqnamesrv", "-p"), shell.ports["9876"])
-    start("broker-a", shell.ports["10911"])
-    shell.run("mqadmin topic create -c DefaultCluster -t Orders -r 2 -w 2")
-    sent, read = set[bytes](), set[bytes]()
-
-    with (
-        SyncProducer(namesrv, group="shop") as producer,
-        SyncPullConsumer(namesrv, group="billing", subscriptions="Orders") as consumer,
-    ):
-        consumer.wait_assigned()
-
-        def send() -> str:
-            sent.add(body := b"%d" % len(sent))
-            return producer.send("Orders", body).queue.broker_name
-
-        def read_all() -> None:
-            deadline = time.monotonic() + 60
-            while read != sent and time.monotonic() < deadline:
-                read.update(message.body for message in consumer.poll(timeout=1))
-            assert read == sent
-            consumer.commit()
-
-        shell.run(of(page, "mqadmin cluster export -c DefaultCluster -o topics.yaml"))
-        start("broker-b", free_port(span=3))
-        shell.run(of(page, "mqadmin cluster apply topics.yaml"))
-        assert "broker-b" in shell.run(of(page, "mqadmin topic route Orders"))
-        deadline, used = time.monotonic() + 90, set[str]()
-        while len(used) < 2 and time.monotonic() < deadline:
-            used.add(send())
-            time.sleep(0.1)
-        assert used == {"broker-a", "broker-b"}
-        read_all()
-        assert "safe to stop" in shell.run(of(page, "mqadmin broker drain broker-a"))
-        old = shell.running.pop(1)
-        old.send_signal(signal.SIGTERM)
-        assert old.wait(timeout=60) == 0
-        shell.run("mqadmin broker forget broker-a")
-        assert send() == "broker-b"
-        read_all()
 
 
 @pytest.mark.slow
