@@ -421,7 +421,11 @@ def _retries(facts: GroupFacts) -> Iterator[Finding]:
                 topic,
                 "retries",
                 f"{_messages(lag)} wait to be repeated, {coming:.1f}/s come in"
-                + (f"; handlers failed {failed} times in the last hour" if failed else ""),
+                + (
+                    f"; handlers failed {count_of(failed, 'time')} in the last hour"
+                    if failed
+                    else ""
+                ),
                 "see the members' logs for the reason why handlers fail; `mqadmin message print -t"
                 f" '{topic}'` shows the messages",
                 f"after their last retry they go to %DLQ%{facts.group}",
@@ -431,8 +435,9 @@ def _retries(facts: GroupFacts) -> Iterator[Finding]:
         yield advice(
             facts.group,
             "failures",
-            f"handlers failed {failed} times in the last hour",
-            "see the members' logs for the reason",
+            f"handlers failed {count_of(failed, 'time')} in the last hour",
+            f"`mqadmin message print -t '{RETRY_PREFIX}{facts.group}'` shows the messages that"
+            " come again, `mqadmin message explain ID` the last error of one, which our SDK tells",
             "each failed message comes again later, and takes a handler's time again",
         )
 

@@ -230,6 +230,8 @@ def _given_up(dead: StoredCopy, own: Sequence[StoredCopy], group: str) -> GroupO
 def _retried(newest: StoredCopy, reading: GroupReading, retries: int, now_ms: int) -> GroupOutcome:
     """Judge by the newest copy in the group's retry topics."""
     group, since = reading.group, seconds_text(newest.message.store_timestamp)
+    reason = newest.message.properties.get(FAILURE)
+    because = f", because of {reason}" if reason else ""
     if newest.delayed:
         due = due_ms(newest)
         late = due is not None and due < now_ms
@@ -237,7 +239,7 @@ def _retried(newest: StoredCopy, reading: GroupReading, retries: int, now_ms: in
         return GroupOutcome(
             group=group,
             state=ConsumptionState.RETRYING,
-            sentence=f"gave it back at {since}: retry {retries} waits for its time{when}",
+            sentence=f"gave it back at {since}{because}: retry {retries} waits for its time{when}",
             retries=retries,
             due_ms=due,
         )
@@ -259,7 +261,7 @@ def _retried(newest: StoredCopy, reading: GroupReading, retries: int, now_ms: in
         group=group,
         state=ConsumptionState.RETRYING,
         sentence=(
-            f"gave it back: retry {retries} is in {newest.message.topic} since {since},"
+            f"gave it back{because}: retry {retries} is in {newest.message.topic} since {since},"
             f" {_ahead(lag)}{why}"
         ),
         fix=fix,

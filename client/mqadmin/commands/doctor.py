@@ -8,6 +8,7 @@ from pathlib import Path
 from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.doctor.machine import MachineFacts
 from triomq.client.admin.doctor.machine_checks import examine
+from triomq.client.admin.documents import count_of
 from triomq.client.mqadmin.core.command import AdminCommand
 from triomq.client.mqadmin.core.findings_table import finding_documents, findings_table
 from triomq.client.mqadmin.core.result import Result
@@ -55,7 +56,7 @@ def result(
     table = findings_table(shown, {level: level.value for level in ORDER})
     return Result(
         document=document,
-        blocks=[*([table] if shown else []), f"{len(findings)} checks: {summary}"],
+        blocks=[*([table] if shown else []), f"{count_of(len(findings), 'check')}: {summary}"],
         bad_news=counts[Level.PROBLEM] > 0 or (strict and counts[Level.ADVICE] > 0),
     )
 

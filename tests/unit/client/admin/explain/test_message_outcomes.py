@@ -27,7 +27,7 @@ from triomq.client.trace.trace_events import TraceEvent
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.message_properties import encode_properties
+from triomq.remoting.protocol.message_properties import FAILURE, encode_properties
 from triomq.remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from triomq.remoting.protocol.record import StoredMessage
 
@@ -171,6 +171,17 @@ def test_a_retry_waits_for_its_time() -> None:
         NOW + 10_000,
     )
     assert state(reading(6, copies=[])) is ConsumptionState.CONSUMED
+
+
+def test_a_retry_says_why_it_was_given_back() -> None:
+    original = copy()
+    origin = original.message.offset_message_id
+    why = {FAILURE: "ValueError: no amount", "ORIGIN_MESSAGE_ID": origin}
+    delayed = copy(SCHEDULE_TOPIC, 0, retries=1, REAL_TOPIC="%RETRY%billing", DELAY="3", **why)
+    came = copy("%RETRY%billing", 7, retries=2, **why)
+    for again in (delayed, came):
+        found = outcome(original, reading(6, copies=[again]), NOW)
+        assert ", because of ValueError: no amount: retry" in found.sentence
 
 
 def test_a_retry_that_came_is_consumed_when_its_own_queue_says_so() -> None:
