@@ -39,6 +39,7 @@ HEIGHT_MAX = 900
 DOCUMENTED = {
     "overview": "/",
     "brokers": "/brokers",
+    "broker": "/broker?address={broker}",
     "topics": "/topics",
     "topic": "/topic?name=orders",
     "groups": "/groups?sort=-lag",
@@ -136,13 +137,14 @@ def choose(browser: webdriver.Chrome, url: str, language: str, theme: str) -> No
     browser.get(f"{url}/preferences?language={language}&theme={theme}&next=/login")
 
 
-def take_all(url: str, folder: Path | None) -> None:
+def take_all(url: str, broker: str, folder: Path | None) -> None:
+    pages = {name: path.format(broker=broker) for name, path in DOCUMENTED.items()}
     with chromium() as browser:
         if folder is None:
             choose(browser, url, "en", "light")
             take(browser, url + "/login", 960, PICTURES / "login.png", HEIGHT_MAX)
             log_in(browser, url)
-            for name, path in DOCUMENTED.items():
+            for name, path in pages.items():
                 if name != "login":
                     take(browser, url + path, 960, PICTURES / f"{name}.png", HEIGHT_MAX)
             browser.get(url + "/group?name=billing")
@@ -158,7 +160,7 @@ def take_all(url: str, folder: Path | None) -> None:
             choose(browser, url, language, theme)
             take(browser, url + "/login", 360, folder / f"login-{language}-{theme}.png", 4000)
             log_in(browser, url)
-            for (name, path), width in product(DOCUMENTED.items(), WIDTHS):
+            for (name, path), width in product(pages.items(), WIDTHS):
                 file = folder / f"{name}-{width}-{language}-{theme}.png"
                 take(browser, url + path, width, file, 4000)
             browser.delete_all_cookies()
@@ -173,7 +175,8 @@ async def main(folder: Path | None) -> None:
                 options = ("--allow-changes", "--audit", f"{place}/audit", "--poll", "1")
                 with mqconsole(cluster.namesrv_address, Path(place), *options) as (url, _):
                     await trio.sleep(WARM_UP_SECONDS)
-                    await trio.to_thread.run_sync(partial(take_all, url, folder))
+                    address = cluster.brokers[0].address
+                    await trio.to_thread.run_sync(partial(take_all, url, address, folder))
                 nursery.cancel_scope.cancel()
 
 

@@ -17,7 +17,7 @@ from triomq.client.console.core.forms import FormFields, FormInvalid
 from triomq.client.console.core.page_visit import Page, PageVisit
 from triomq.client.console.core.users import UserRole
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
-from triomq.remoting.protocol.names import group_complaint
+from triomq.remoting.protocol.names import GROUP_LENGTH_MAX, group_complaint
 
 SWITCHES = ("consumeEnable", "consumeBroadcastEnable", "consumeMessageOrderly")
 NUMBERS = {"retryMaxTimes": (-1, 100_000), "retryQueueNums": (0, 1024)}
@@ -51,7 +51,7 @@ def read_plan(form: FormFields) -> GroupPlan:
     """Read the form. Raises: FormInvalid."""
     name = form.needed("name")
     if (complaint := group_complaint(name)) is not None:
-        raise FormInvalid(complaint, "name")
+        raise FormInvalid(complaint, "name", "form.name", most=GROUP_LENGTH_MAX)
     switches = {key: form.text(key) == "true" for key in SWITCHES}
     numbers = {key: form.whole(key, *limits) for key, limits in NUMBERS.items()}
     return GroupPlan(name, form.needed("cluster"), switches | numbers)

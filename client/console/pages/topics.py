@@ -18,7 +18,7 @@ from triomq.client.console.core.reading import wait_readable
 from triomq.client.console.core.sending import send_new
 from triomq.client.console.core.users import UserRole
 from triomq.remoting.protocol.bodies.topics import TopicConfig
-from triomq.remoting.protocol.names import topic_complaint
+from triomq.remoting.protocol.names import TOPIC_LENGTH_MAX, topic_complaint
 
 KINDS = ("normal", "retry", "dead", "system", "all")
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
@@ -102,7 +102,7 @@ async def show_create(visit: PageVisit) -> Response:
 async def create(visit: PageVisit) -> Response:
     name, form = visit.form.needed("name"), visit.form
     if (complaint := topic_complaint(name)) is not None:
-        raise FormInvalid(complaint, "name")
+        raise FormInvalid(complaint, "name", "form.name", most=TOPIC_LENGTH_MAX)
     if name in visit.console.poller.view.topics:
         raise FormInvalid(visit.text("topics.exists", name=name), "name")
     kind = form.text("type")

@@ -242,6 +242,17 @@ async def test_a_group_is_moved_as_its_preview_says(
 
 
 @pytest.mark.feature(147)
+async def test_what_is_wrong_with_a_field_is_said_in_chinese(client: PageClient) -> None:
+    await client.get("/preferences?language=zh&next=/")
+    await client.get("/topics/create")
+    await client.post("/topics/create", name="no blanks", type="NORMAL", cluster="DefaultCluster")
+    assert client.status == 400
+    assert "请使用字母、数字、_、-、% 和 |，最多 127 个字符。" in client.text
+    fields = {"name": "x" * 121, "cluster": "DefaultCluster", "preview": "1"}
+    await client.get("/group/change?" + urlencode(fields))
+    assert "最多 120 个字符。" in client.text
+
+
 async def test_a_group_is_created_and_changed_after_a_preview(
     client: PageClient, triomq_cluster: InProcessCluster
 ) -> None:
@@ -260,7 +271,7 @@ async def test_a_group_is_created_and_changed_after_a_preview(
     for field, wrong, text in (
         ("retryMaxTimes", "many", "Give a whole number from -1 to 100000."),
         ("retryMaxTimes", "", "Fill"),
-        ("name", "no blanks", "contains illegal characters"),
+        ("name", "no blanks", "Use letters, digits, _, -, % and |, 120 characters at most."),
     ):
         await client.get("/group/change?preview=1&" + urlencode({**filled, field: wrong}))
         assert client.status == 400
