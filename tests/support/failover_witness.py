@@ -59,8 +59,10 @@ class Witness:
         return next(one for one in self.cluster.services.values() if one.address == address)
 
     def set_is_open(self) -> bool:
-        """Return whether the controllers may have another set than is known here."""
-        return any(
+        """Return whether the controllers may have, or agree to, another set than is known here."""
+        logs = [groups.log.lasting.node for groups in self.controllers.values()]
+        applied = max(node.state.applied_index for node in logs)
+        return any(node.log.last_index > applied for node in logs) or any(
             keeper.leads.pending
             for name, keeper in self.keepers.items()
             if self.cluster.services[name].running
@@ -120,6 +122,8 @@ class Witness:
         if service.life is None or not self.cluster.simulation.network.asking().up:
             return
         epoch, held = tenure.mastership.epoch, (tenure.membership.broker_id, service.life)
+        if epoch not in self.masters:
+            self.cluster.note_start(service)
         if self.masters.setdefault(epoch, held) != held:
             self.complain(
                 f"{service.name} is master in epoch {epoch}, as was {self.masters[epoch][0]}"

@@ -146,6 +146,10 @@ class SimulatedCluster:
     def _ahead(self, service: Service) -> float:
         return self.simulation.network.machines[service.address].clock_offset_ns / 1e9
 
+    def note_start(self, service: Service) -> None:
+        """A broker is ready, or begins another role: it knows what its disk has."""
+        self.starts.append(BrokerStart(trio.current_time(), self._ahead(service)))
+
     def add_namesrv(self, name: str) -> None:
         machine = self.simulation.machine(name)
         self.services[name] = Service(name, machine.address)
@@ -343,7 +347,7 @@ class SimulatedCluster:
                     life.ready = await nursery.start(self._program(service))
                     self.simulation.trace.note(f"{service.name}: ready")
                     if service.disk is not None:
-                        self.starts.append(BrokerStart(trio.current_time(), self._ahead(service)))
+                        self.note_start(service)
         except Exception as error:
             reason = _causes(error)
         finally:

@@ -100,9 +100,7 @@ class Controlled(Played):
         for name in self.brokers:
             cluster.add_broker(
                 name,
-                flushDiskType="ASYNC_FLUSH" if plan.mode is Mode.ASYNC_SYNC else "SYNC_FLUSH",
-                slaveReadEnable=plan.slave_reads,
-                timerWheelEnable=False,
+                **self._broker_settings(),
                 enableControllerMode=True,
                 controllerAddr=";".join(f"{address}:{CONTROLLER_PORT}" for address in addresses),
                 controllerHeartBeatTimeoutMills=HEARTBEAT_TIMEOUT_MS,

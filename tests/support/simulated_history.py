@@ -254,18 +254,29 @@ class Played:
         plan, cluster = self.plan, self.cluster
         for number in range(plan.namesrvs):
             cluster.add_namesrv(f"namesrv-{number + 1}")
-        flush = "ASYNC_FLUSH" if plan.mode is Mode.ASYNC_SYNC else "SYNC_FLUSH"
         master = "ASYNC_MASTER" if plan.mode is Mode.SYNC_ASYNC else "SYNC_MASTER"
-        # Files of timers are large, and made at each start.
-        timers: dict[str, Any] = {
+        lines = self._broker_settings()
+        cluster.add_broker("master", brokerId=0, brokerRole=master, **lines)
+        cluster.add_broker("slave", brokerId=1, brokerRole="SLAVE", **lines)
+        if plan.second:
+            cluster.add_broker(
+                "second",
+                brokerName=SECOND_BROKER,
+                brokerId=0,
+                brokerRole="ASYNC_MASTER",
+                **lines,
+            )
+
+    def _broker_settings(self) -> dict[str, Any]:
+        """Return the lines of every broker of the group."""
+        plan = self.plan
+        lines: dict[str, Any] = {
+            "flushDiskType": "ASYNC_FLUSH" if plan.mode is Mode.ASYNC_SYNC else "SYNC_FLUSH",
+            "slaveReadEnable": plan.slave_reads,
+            # Files of timers are large, and made at each start.
             "timerWheelEnable": plan.timers or plan.pops,
             "mappedFileSizeTimerLog": 52 * 4096,
             **(TIMER_SETTINGS if plan.timers else {}),
-        }
-        lines: dict[str, Any] = {
-            "flushDiskType": flush,
-            "slaveReadEnable": plan.slave_reads,
-            **timers,
         }
         if plan.delays:
             lines["flushConsumerOffsetInterval"] = 2000
@@ -275,19 +286,7 @@ class Played:
             lines |= ACTING_SETTINGS
         if plan.transactions:
             lines |= BROKER_SETTINGS | {"flushConsumerOffsetInterval": 1000}
-        cluster.add_broker("master", brokerId=0, brokerRole=master, **lines)
-        cluster.add_broker("slave", brokerId=1, brokerRole="SLAVE", **lines)
-        if plan.second:
-            cluster.add_broker(
-                "second",
-                brokerName=SECOND_BROKER,
-                brokerId=0,
-                brokerRole="ASYNC_MASTER",
-                flushDiskType=flush,
-                **timers,
-                **(ACTING_SETTINGS if plan.acting else {}),
-                **(BROKER_SETTINGS if plan.transactions else {}),
-            )
+        return lines
 
     async def _begin(self) -> None:
         plan = self.plan

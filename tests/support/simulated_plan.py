@@ -104,8 +104,7 @@ class Plan:
             copies_min=choose.choice((0, 0, 1)),
             jump=0.0,
         )
-        without = ("promote", "second", "delays", "stuck", "detached", "orderly", "transactions")
-        off = dict.fromkeys((*without, "timers", "requests", "pops", "acting"), False)
+        off = dict.fromkeys(("promote", "second", "stuck", "detached", "orderly", "acting"), False)
         return attrs.evolve(plain, **off)
 
     @classmethod

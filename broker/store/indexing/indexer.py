@@ -198,7 +198,7 @@ class Indexer:
         except DiskFull as error:
             self._note_fault(error)
         else:
-            if not self._backlog:  # otherwise the task decides
+            if self.indexed.value >= self.confirmed.value:  # otherwise the task decides
                 self.health.index_fault = None
 
     def _note_fault(self, error: DiskFull) -> None:

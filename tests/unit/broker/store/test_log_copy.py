@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from stores import SteppingClock, draft, read_all, take, tiny_config
+from stores import FaultyDisk, SteppingClock, draft, read_all, take, tiny_config
 
 from triomq.broker.store.core.config import FlushMode
 from triomq.broker.store.core.errors import CopyRefused, DiskFull, StoreUnavailable
@@ -89,6 +89,36 @@ async def test_a_copy_cut_at_any_place_is_the_same_log(tmp_path: Path, seed: int
     ) as store:  # and it is a store like any other afterwards
         assert store.recovered.trusted
         assert store.append([draft(topic="A")])[0].queue_offset == COUNT // 2
+
+
+async def test_a_copy_goes_on_after_a_full_disk_though_what_it_has_is_not_confirmed(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Controller mode: the master confirms what the set has, and so waits for this copy."""
+    data, full = await write_original(tmp_path / "master"), [False]
+    pieces = cuts(data, 0, seed=0)
+    half, last = len(pieces) // 2, len(pieces) - 1
+    disk = FaultyDisk(refuse_write=lambda path: full[0] and path.parent.name == "index")
+    config = tiny_config(tmp_path / "slave", index_write_interval_ms=500)
+    async with open_store(config, SteppingClock(), disk=disk, holds_tail=True) as store:
+        assert store.confirmations is not None
+        copy = store.follow()
+        for number, (start, piece) in enumerate(pieces[:last]):
+            take(copy, start, piece)
+            if number == half:
+                full[0] = True
+                store.confirmations.confirm(store.appended.value)
+        assert store.confirmed.value < store.appended.value
+        round_seconds = config.index_write_interval_ms / 1000 + 0.1
+        await trio.sleep(round_seconds)
+        with pytest.raises(DiskFull):
+            take(copy, *pieces[last])
+        full[0] = False
+        await trio.sleep(round_seconds)
+        take(copy, copy.received, data[copy.received :])
+        store.confirmations.confirm(len(data))
+        await trio.sleep(1)
+        assert (log_of(store), store.indexed.value) == (data, len(data))
 
 
 class SlowDisk(Disk):
