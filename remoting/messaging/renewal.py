@@ -41,6 +41,8 @@ class HeldMessage:
     client: KnownClient
     message: PoppedMessage
     since_ms: int
+    ends_ms: int
+    """When it comes again unless it is renewed."""
     reconsume_times: int
     renewals: int = 0
     failures: int = 0
@@ -56,12 +58,13 @@ class HeldMessage:
 class Renewals:
     """The held messages, and the task that renews their times.
 
+    ``steady_ms``: a clock that does not jump, as the broker's of invisible times.
     ``retry_delay``: when the message of a group comes again that was delivered so often (ms).
     """
 
     settings: MessagingSettings
     limits: Limits
-    clock_ms: Callable[[], int]
+    steady_ms: Callable[[], int]
     retry_delay: Callable[[str, int], Awaitable[int]]
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
     held: dict[HoldingKey, HeldMessage] = attrs.field(factory=dict, init=False)
@@ -79,7 +82,9 @@ class Renewals:
             self.limits.note("held_messages_max")
             return
         key = client.client_id, message.group, message.handle.encode()
-        self.held[key] = HeldMessage(client, message, self.clock_ms(), reconsume_times)
+        now = self.steady_ms()
+        ends_ms = now + message.handle.invisible_ms
+        self.held[key] = HeldMessage(client, message, now, ends_ms, reconsume_times)
 
     async def take(self, client: KnownClient, message: PoppedMessage) -> PoppedMessage:
         """End the renewals of a message; return it with its newest handle. Checkpoint: maybe."""
@@ -99,11 +104,12 @@ class Renewals:
         return self.held.pop((client.client_id, message.group, message.handle.encode()), None)
 
     def keep(self, client: KnownClient, given: PoppedMessage, newest: PoppedMessage) -> None:
-        """Go on renewing a message whose settlement failed: its client tries again."""
+        """Go on renewing a message whose settlement failed, soon: its client tries again."""
         if client.gone:
             return
         key = client.client_id, given.group, given.handle.encode()
-        self.held[key] = HeldMessage(client, newest, self.clock_ms(), 0)
+        now = self.steady_ms()
+        self.held[key] = HeldMessage(client, newest, now, now, 0)
 
     async def release(self, client: KnownClient) -> None:
         """Give back what a client holds: it is gone."""
@@ -118,17 +124,17 @@ class Renewals:
         What a client holds that is not heard any more is not renewed: it comes again at the end of
         its time, or a little after the client is forgotten.
         """
-        now, seen_now = self.clock_ms(), trio.current_time()
+        now, seen_now = self.steady_ms(), trio.current_time()
         soon = [
             (key, held)
             for key, held in self.held.items()
-            if held.message.handle.visible_at - now <= self.settings.renew_ahead_ms
+            if held.ends_ms - now <= self.settings.renew_ahead_ms
         ]
         due = []
         for key, held in soon:
             if held.client.lives(seen_now):
                 due.append((key, held))
-            elif held.message.handle.visible_at <= now:
+            elif held.ends_ms <= now:
                 self._drop(key, held)
         await self._at_brokers(due, self._renew_or_give_up)
 
@@ -165,7 +171,7 @@ class Renewals:
 
     async def _renew_or_give_up(self, key: HoldingKey, held: HeldMessage) -> None:
         """Renew once, unless it is held for too long. Raises: RemotingError."""
-        if self.clock_ms() - held.since_ms < self.settings.renew_ms_max:
+        if self.steady_ms() - held.since_ms < self.settings.renew_ms_max:
             await self._renew(key, held)
             return
         del self.held[key]
@@ -176,8 +182,10 @@ class Renewals:
         """Renew once; end it when that failed too often. Raises: RequestTimeout."""
         held.renewing = trio.Event()
         self.under_way += 1
+        now, invisible_ms = self.steady_ms(), held.next_invisible_ms
         try:
-            held.message = await held.message.change_time(held.client.link, held.next_invisible_ms)
+            held.message = await held.message.change_time(held.client.link, invisible_ms)
+            held.ends_ms = now + invisible_ms
         except RemotingError as error:
             held.failures += 1
             self.limit.warning(

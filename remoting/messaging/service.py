@@ -52,7 +52,7 @@ from triomq.remoting.messaging.receiving import Receiving
 from triomq.remoting.messaging.renewal import Renewals
 from triomq.remoting.messaging.routing import Routing
 from triomq.remoting.messaging.sending import Sending
-from triomq.remoting.messaging.settling import Settling
+from triomq.remoting.messaging.settling import PatientClock, Settling
 from triomq.remoting.messaging.status_codes import Refused, status
 from triomq.remoting.messaging.telemetry import TelemetryStreams
 from triomq.remoting.monitor.metrics import Family, counter, gauge, samples_by_limit
@@ -68,6 +68,10 @@ EXPIRY_SECONDS = 5.0
 
 def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _steady_ms() -> int:
+    return int(trio.current_time() * 1000)
 
 
 @attrs.define(eq=False)
@@ -97,7 +101,7 @@ class GrpcMessaging:
             lambda: self.cluster.verifies_signatures,
         )
         self.telemetry = TelemetryStreams(self.cluster, self.clients, self.settings, self.access)
-        self.renewals = Renewals(self.settings, self.limits, self.clock_ms, self._retry_delay)
+        self.renewals = Renewals(self.settings, self.limits, _steady_ms, self._retry_delay)
 
     async def run(
         self,
@@ -131,7 +135,8 @@ class GrpcMessaging:
         """Return the methods for a GrpcServer."""
         routing = Routing(self.cluster, self.clients)
         sending = Sending(self.cluster, self.clients, self.clock_ms)
-        settling = Settling(self.clients, self.renewals, self.clock_ms)
+        patient = PatientClock(self.clock_ms, _steady_ms)
+        settling = Settling(self.clients, self.renewals, patient)
         receiving = Receiving(
             self.cluster, self.clients, self.renewals, self.settings, self._spawn, self.clock_ms
         )

@@ -41,6 +41,28 @@ REQUESTS_MAX = 32
 
 
 @attrs.define(eq=False)
+class PatientClock:
+    """The wall clock without its jumps ahead, by which no receipt handle may end (ms).
+
+    Handles have wall times, and brokers count invisible times by the steady clock. A handle that is
+    called valid for too long harms nothing: its broker decides.
+    """
+
+    wall_ms: Callable[[], int]
+    steady_ms: Callable[[], int]
+    _apart: int = attrs.field(init=False)
+    """Least difference of the clocks so far."""
+
+    def __attrs_post_init__(self) -> None:
+        self._apart = self.wall_ms() - self.steady_ms()
+
+    def __call__(self) -> int:
+        steady = self.steady_ms()
+        self._apart = min(self._apart, self.wall_ms() - steady)
+        return steady + self._apart
+
+
+@attrs.define(eq=False)
 class Settling:
     """The handlers."""
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import pytest
 
 from triomq.broker import service_set
-from triomq.broker.services.pop.in_flight import PopsInFlight
+from triomq.broker.services.pop.in_flight import Flight, PopsInFlight
 from triomq.broker.services.pop.pop_log import PopRecord, RevivePopLog
 from triomq.broker.services.pop.pops import Pops
 from triomq.broker.services.pop.revive_queue import Decided, ReviveQueue
-from triomq.broker.services.timers.timers import Timers
 from triomq.remoting.protocol.bodies.check_point import Ack, Key
 
 
@@ -25,12 +24,12 @@ def a_start_does_not_restore_positions(patch: pytest.MonkeyPatch) -> None:
 
 
 def messages_come_again_before_their_time(patch: pytest.MonkeyPatch) -> None:
-    due = ReviveQueue.due
+    over = PopsInFlight.over
 
-    def hasty(self: ReviveQueue, complete_to_ms: int) -> list[Decided]:
-        return due(self, complete_to_ms + 900)
+    def hasty(self: PopsInFlight, now: float) -> Flight | None:
+        return over(self, now + 0.9)
 
-    patch.setattr(ReviveQueue, "due", hasty)
+    patch.setattr(PopsInFlight, "over", hasty)
 
 
 def acknowledgements_are_kept_in_memory(patch: pytest.MonkeyPatch) -> None:
@@ -43,15 +42,16 @@ def acknowledgements_are_kept_in_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RevivePopLog, "append", forgetful)
 
 
-def what_is_decided_stays_so_when_the_clock_goes_back(patch: pytest.MonkeyPatch) -> None:
-    """What is popped until the clock has caught up is over at once, whoever acknowledges it."""
-    complete_to_ms, latest = Timers.complete_to_ms, dict[Timers, int]()
+def invisible_times_end_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """What is in flight comes again at once when the clock is set ahead."""
+    due = ReviveQueue.due
 
-    def never_back(self: Timers) -> int:
-        latest[self] = max(latest.get(self, 0), complete_to_ms(self))
-        return latest[self]
+    def by_the_wall_clock(
+        self: ReviveQueue, complete_to_ms: int, in_flight: Container[Key]
+    ) -> list[Decided]:
+        return due(self, complete_to_ms)
 
-    patch.setattr(Timers, "complete_to_ms", never_back)
+    patch.setattr(ReviveQueue, "due", by_the_wall_clock)
 
 
 def positions_are_saved_before_their_check_points(patch: pytest.MonkeyPatch) -> None:
@@ -60,14 +60,15 @@ def positions_are_saved_before_their_check_points(patch: pytest.MonkeyPatch) -> 
 
 
 def a_check_point_ends_with_its_first_acknowledgement(patch: pytest.MonkeyPatch) -> None:
-    def careless(self: PopsInFlight, key: Key) -> bool:
-        flight = self._flights.get(key)
-        if flight is None or not flight.acknowledged:
-            return False
-        flight.dropped = True
-        return True
+    acknowledge = PopsInFlight.acknowledge
 
-    patch.setattr(PopsInFlight, "drops", careless)
+    def careless(self: PopsInFlight, key: Key, offsets: Iterable[int]) -> list[int]:
+        fresh, flight = acknowledge(self, key, offsets), self._flights.get(key)
+        if flight is not None:
+            self._leave(key, flight, flight.left)
+        return fresh
+
+    patch.setattr(PopsInFlight, "acknowledge", careless)
 
 
 def progress_of_the_revive_topic_is_what_was_read(patch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,7 @@ BROKEN_POPS = (
     a_start_does_not_restore_positions,
     messages_come_again_before_their_time,
     acknowledgements_are_kept_in_memory,
-    what_is_decided_stays_so_when_the_clock_goes_back,
+    invisible_times_end_by_the_wall_clock,
     positions_are_saved_before_their_check_points,
     a_check_point_ends_with_its_first_acknowledgement,
     progress_of_the_revive_topic_is_what_was_read,

@@ -77,8 +77,8 @@ class Plan:
     requests: bool
     """Whether there are requests and replies."""
     pops: bool = False
-    """Whether a topic is popped; then a clock goes back by a minute at most: what is in flight at
-    that moment comes again when the clock says so.
+    """Whether a topic is popped; then a clock goes back by a minute at most: after a restart, what
+    was in flight comes again when the clock says so.
     """
     acting: bool = False
     """Whether the slave acts for its master, about POP only: there is no other traffic that would
@@ -144,10 +144,12 @@ class Plan:
             drawn = attrs.evolve(alone, requests=False, acting=True)
         waiting = drawn.delays or drawn.timers or drawn.pops
         failover = waiting and drawn.promote
-        back = drawn.jump < 0 and not (drawn.delays or drawn.timers or drawn.acting)
+        steady = drawn.pops and not (drawn.delays or drawn.timers or drawn.acting)
+        # A slave that becomes master has another clock, and what it did not pop goes by that one.
+        jump = MINUTE_BACK if drawn.jump < 0 else 0.0 if drawn.promote else drawn.jump
         return attrs.evolve(
             drawn,
-            jump=drawn.jump * drawn.delays or MINUTE_BACK * (back and drawn.pops),
+            jump=drawn.jump if drawn.delays else jump if steady else 0.0,
             timers=drawn.timers and not drawn.delays,
             pops=drawn.pops and not drawn.delays,
             stuck=drawn.stuck and waiting and drawn.power and not drawn.promote,

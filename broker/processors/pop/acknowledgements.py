@@ -219,8 +219,9 @@ class Acknowledgements:
     def _change_ordered(self, header: ChangeInvisibleTimeHeader, handle: ReceiptHandle) -> Response:
         pops = self.checks.state()
         key = header.consumer_group, header.topic, header.queue_id
-        visible_at = pops.clock_ms() + header.invisible_ms
         info = pops.orders.pops.get(key)
+        now = pops.clock_ms() if info is None else info.now_ms(pops.steady())
+        visible_at = now + header.invisible_ms
         if info is not None and info.change(header.offset, handle.pop_time, visible_at):
             pops.orders.touch()
             self.held.wake(*key[:2])  # the queue may be free sooner than a waiting pop knows

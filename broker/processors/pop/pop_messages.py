@@ -86,6 +86,8 @@ class PopWork:
     tag_codes: frozenset[int] | None
     wanted: Wanted | None
     pop_time: int
+    begun: float
+    """The steady clock at ``pop_time``, in seconds."""
     revive_queue: int
     visits: Iterator[Visit]
     left: int = VISITS_AT_ONCE
@@ -103,8 +105,10 @@ class PopWork:
     """Of an orderly group: place, offset and earlier pops of messages that were popped before."""
     full: str = ""
     """The first topic that was passed since too much of it is in flight."""
-    free_at: int = 0
-    """When the first queue that an orderly group must wait for is free (ms); 0: there is none."""
+    free_ms: int = 0
+    """Time from ``begun`` until the first queue that an orderly group must wait for is free; 0:
+    there is none.
+    """
 
     @property
     def header(self) -> PopMessageHeader:
@@ -133,7 +137,7 @@ class PopMessages:
         """
         header: PopMessageHeader = request.header
         pops = self.checks.state()
-        now = pops.clock_ms()
+        now, begun = pops.clock_ms(), pops.steady()
         if request.wait_seconds(header.poll_ms / 1000) < -OVERDUE_SECONDS:
             remark = f"the broker[{self.checks.broker_ip}] pop message is timeout too much"
             raise Rejected(ResponseCode.POLLING_TIMEOUT, remark)
@@ -141,12 +145,11 @@ class PopMessages:
         tag_codes, wanted = self._filter(header)
         self.clients.note_pull(header.consumer_group, header.topic, request.arrived)
         pops.commit_covered()
-        pops.in_flight.end(now)
         if not header.order:
             self.checks.room(pops, header.consumer_group)
         revive_queue = ORDERED_QUEUE if header.order else pops.next_revive_queue()
         visits = self._visits(header, topic)
-        work = PopWork(request, tag_codes, wanted, now, revive_queue, visits)
+        work = PopWork(request, tag_codes, wanted, now, begun, revive_queue, visits)
         result = self._go_on(work, pops)
         return result if result is not None else self._in_turns(work, pops)
 
@@ -203,10 +206,12 @@ class PopMessages:
     def _is_blocked(self, work: PopWork, key: QueueKey, pops: Pops) -> bool:
         """Return whether an orderly group waits for acknowledgements of a queue."""
         info = pops.orders.pops.get(key)
-        free_at = info.free_at(work.header.attempt_id) if info is not None else 0
-        if free_at <= work.pop_time:
+        if info is None:
             return False
-        work.free_at = min(work.free_at or free_at, free_at)
+        free_ms = info.free_at(work.header.attempt_id) - info.now_ms(work.begun)
+        if free_ms <= 0:
+            return False
+        work.free_ms = min(work.free_ms or free_ms, free_ms)
         return True
 
     def _take(self, work: PopWork, visit: Visit, key: QueueKey, pops: Pops) -> bool:
@@ -352,6 +357,7 @@ class PopMessages:
                 work.pop_time,
                 header.invisible_ms,
                 work.revive_queue,
+                work.begun,
             )
         except StoreUnavailable as error:
             raise Rejected(
@@ -390,7 +396,7 @@ class PopMessages:
             return False
         header, offsets = work.header, list(taken)
         counts = pops.take_ordered(
-            key, list(records), work.pop_time, header.invisible_ms, header.attempt_id
+            key, list(records), work.pop_time, header.invisible_ms, header.attempt_id, work.begun
         )
         place = visit.kind, visit.queue_id
         work.starts[place] = offsets[0]
@@ -473,9 +479,9 @@ class PopMessages:
         left = request.wait_seconds(header.poll_ms / 1000)
         if left <= 0:
             return None
-        if work.free_at:
-            now = self.checks.state().clock_ms()
-            left = min(left, max(1, work.free_at - now) / 1000)
+        if work.free_ms:
+            since = self.checks.state().steady() - work.begun
+            left = min(left, max(0.001, work.free_ms / 1000 - since))
         old, new = pop_retry_topics(header.consumer_group, header.topic)
         return self.held.hold(
             HeldPop(

@@ -9,7 +9,7 @@ where no check point of its own master finds its acknowledgements.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class ActingPoint:
     """Whether it was made here: the master's log has none of it."""
     read: bool = False
     """Whether it is from the revive topic, where the master finds it itself."""
+    over: bool = False
+    """Whether it was made here, and its time is over by the steady clock."""
 
 
 @attrs.define(eq=False)
@@ -140,9 +142,16 @@ class ActingRecords(PersistedTable):
                 self.decided.add(known.point.key)
         self.touch()
 
-    def due_points(self, complete_to_ms: int) -> list[ActingPoint]:
-        """Return the check points whose messages come again."""
-        return [each for each in self.points.values() if each.point.visible_at < complete_to_ms]
+    def due_points(self, complete_to_ms: int, in_flight: Container[Key]) -> list[ActingPoint]:
+        """Return the check points whose messages come again.
+
+        Those that are not ``in_flight`` are the master's, or from before the start.
+        """
+        return [
+            each
+            for key, each in self.points.items()
+            if each.over or (each.point.visible_at < complete_to_ms and key not in in_flight)
+        ]
 
     def forget(self, points: Iterable[Key], acks: Iterable[Key]) -> None:
         """Forget what the master has."""

@@ -85,7 +85,7 @@ class ActingReviver:
         try:
             while True:
                 pops.commit_covered()
-                pops.in_flight.end(pops.clock_ms())
+                self._end_flights()
                 failed = self.sender is not None and not await self._revive(self.sender)
                 await trio.sleep(RETRY_SECONDS if failed else POLL_SECONDS)
         finally:
@@ -113,12 +113,20 @@ class ActingReviver:
                 elif record is not None:
                     self.records.find_ack(record)
 
+    def _end_flights(self) -> None:
+        """Note what is over by the steady clock. Checkpoint: never."""
+        in_flight, now = self.pops.in_flight, self.pops.steady()
+        while (flight := in_flight.over(now)) is not None:
+            if (known := self.records.points.get(flight.point.key)) is not None:
+                known.over = True
+            in_flight.acknowledge(flight.point.key, flight.offsets)
+
     async def _revive(self, sender: RemoteSender) -> bool:
         """Send what is due to other masters; return False if none took a message."""
         pops = self.pops
         complete_to = pops.timers.complete_to_ms()
         pops.decided_to_ms = complete_to or pops.decided_to_ms  # goes back with the clock
-        for known in self.records.due_points(complete_to):
+        for known in self.records.due_points(complete_to, pops.in_flight):
             group = self.groups.find(known.point.group)
             if group is None or self.topics.find(known.point.topic) is None:
                 self._done(known, list(known.left))

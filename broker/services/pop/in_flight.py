@@ -3,6 +3,9 @@
 Pure. The records of the revive topic are what counts after a crash; this table saves writing those
 of messages that were acknowledged in time a second time, and knows how many are in flight. A check
 point that it does not know, from before a start, goes its way through the revive topic.
+
+Invisible times end by the steady clock, in seconds, so that a wall clock that jumps neither ends
+nor extends them. Records have times of the wall clock, which count after a start.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import attrs
 
 from triomq.remoting.protocol.bodies.check_point import CheckPoint, Key
 
-KEEP_MS = 10_000
+KEEP_SECONDS = 10.0
 """An entry outlives its messages by this time: its acknowledgements are delivered at their end."""
 
 Queue = tuple[str, str, int]
@@ -25,9 +28,11 @@ Queue = tuple[str, str, int]
 class Flight:
     """The messages of one check point."""
 
+    point: CheckPoint
+    revive_queue: int
+    ends: float
     offsets: list[int]
     """In ascending order."""
-    visible_at: int
     left: int
     """How many are not acknowledged."""
     acknowledged: int = 0
@@ -41,14 +46,17 @@ class PopsInFlight:
     """All check points of this broker that it has made since its start."""
 
     _flights: dict[Key, Flight] = attrs.field(factory=dict, init=False)
-    _ends: list[tuple[int, Key]] = attrs.field(factory=list, init=False)
-    """When entries are forgotten."""
+    _ends: list[tuple[float, Key]] = attrs.field(factory=list, init=False)
+    """When the times of entries end, or, after that, when they are forgotten."""
     _counts: dict[str, dict[str, dict[int, int]]] = attrs.field(factory=dict, init=False)
     """Group -> topic -> queue -> messages in flight; no zeros."""
     _of_groups: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self._flights)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._flights
 
     def count(self, group: str, topic: str) -> int:
         """Return how many messages of a topic are in flight in a group."""
@@ -69,14 +77,17 @@ class PopsInFlight:
             for topic, queues in topics.items():
                 yield group, topic, sum(queues.values())
 
-    def begin(self, point: CheckPoint) -> None:
+    def begin(self, point: CheckPoint, begun: float, revive_queue: int = 0) -> None:
         """Note the messages of a pop, or of a changed invisible time."""
-        offsets, before = point.offsets, self._flights.get(point.key)
-        if before is not None:  # the time of a message was changed twice in one millisecond
-            self._leave(point.key, before, before.left)
-        self._flights[point.key] = Flight(offsets, point.visible_at, len(offsets))
-        heapq.heappush(self._ends, (point.visible_at + KEEP_MS, point.key))
+        offsets, ends = point.offsets, begun + point.invisible_ms / 1000
+        self._flights[point.key] = Flight(point, revive_queue, ends, offsets, len(offsets))
+        heapq.heappush(self._ends, (ends, point.key))
         self._count(point.key, len(offsets))
+
+    def ends(self, key: Key) -> float | None:
+        """Return when the invisible time of a check point ends; None if it is not known."""
+        flight = self._flights.get(key)
+        return None if flight is None else flight.ends
 
     def unacknowledged(self, key: Key, offsets: Iterable[int]) -> list[int]:
         """Return the messages that are not acknowledged yet, each once.
@@ -121,14 +132,22 @@ class PopsInFlight:
         flight = self._flights.get(key)
         return flight is not None and flight.dropped
 
-    def end(self, now_ms: int) -> None:
-        """Forget what is over for long enough."""
-        while self._ends and self._ends[0][0] <= now_ms:
-            _, key = heapq.heappop(self._ends)
+    def over(self, now: float) -> Flight | None:
+        """Return a check point that is over and not all acknowledged, the same until it is.
+
+        Forget those that are over for long enough.
+        """
+        while self._ends and self._ends[0][0] <= now:
+            at, key = self._ends[0]
             flight = self._flights.get(key)
-            if flight is not None and flight.visible_at + KEEP_MS <= now_ms:
-                self._leave(key, flight, flight.left)
-                del self._flights[key]
+            if flight is not None and flight.left:
+                return flight
+            heapq.heappop(self._ends)
+            if flight is not None and at < flight.ends + KEEP_SECONDS:
+                heapq.heappush(self._ends, (flight.ends + KEEP_SECONDS, key))
+            else:
+                self._flights.pop(key, None)
+        return None
 
     def forget(
         self,

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import attrs
+import trio
 
 from triomq.broker.services.persisted import PersistedTable, load_table, pretty_steps
 from triomq.broker.services.pop.ordered_pop import OrderedPop
@@ -25,7 +26,7 @@ QueueKey = tuple[str, str, int]
 class OrderTable(PersistedTable):
     """(group, topic, queue id) -> its last pop."""
 
-    clock_ms: Callable[[], int]
+    steady: Callable[[], float]
     pops: dict[QueueKey, OrderedPop] = attrs.field(factory=dict)
 
     def put(self, key: QueueKey, info: OrderedPop) -> None:
@@ -41,9 +42,10 @@ class OrderTable(PersistedTable):
         return b"".join(self.steps())
 
     def steps(self) -> Iterator[bytes]:
-        before = self.clock_ms() - UNUSED_MS
-        for key in [key for key, info in self.pops.items() if info.last_ms < before]:
-            del self.pops[key]
+        now = self.steady()
+        for key, info in list(self.pops.items()):
+            if info.last_ms < info.now_ms(now) - UNUSED_MS:
+                del self.pops[key]
         queues: dict[str, list[tuple[int, OrderedPop]]] = {}
         for (group, topic, queue_id), info in self.pops.items():
             queues.setdefault(f"{topic}@{group}", []).append((queue_id, info))
@@ -56,8 +58,13 @@ def _rows(queues: list[tuple[int, OrderedPop]]) -> Iterator[tuple[int, object]]:
         yield queue_id, write_plain(info.encode())
 
 
-def open_order_table(directory: Path, clock_ms: Callable[[], int]) -> OrderTable:
-    """Load the table. Raises: DamagedTable."""
+def open_order_table(
+    directory: Path, clock_ms: Callable[[], int], steady: Callable[[], float] = trio.current_time
+) -> OrderTable:
+    """Load the table. Raises: DamagedTable.
+
+    A pop that the clock calls later than now began now: its queue waits for its invisible time.
+    """
     path = directory / "consumerOrderInfo.json"
     loaded = load_table(path, OrderedPopTable.decode) or OrderedPopTable()
     pops = {}
@@ -66,5 +73,6 @@ def open_order_table(directory: Path, clock_ms: Callable[[], int]) -> OrderTable
         for queue_id, body in queues.items():
             info = OrderedPop.decode(body)
             if info is not None and group:
+                info.begun = steady() - max(0, clock_ms() - info.pop_time) / 1000
                 pops[group, topic, queue_id] = info
-    return OrderTable(path, clock_ms, pops, gather_seconds=GATHER_SECONDS)
+    return OrderTable(path, steady, pops, gather_seconds=GATHER_SECONDS)

@@ -41,6 +41,12 @@ class OrderedPop:
     last_ms: int = 0
     done: frozenset[int] = frozenset()
     """Acknowledged offsets that the last pop, which wanted fewer messages, has not read."""
+    begun: float = 0.0
+    """The steady clock at ``pop_time``, in seconds."""
+
+    def now_ms(self, steady: float) -> int:
+        """Return the time with which those of this pop compare: a wall clock that never jumps."""
+        return self.pop_time + int((steady - self.begun) * 1000)
 
     def _open(self) -> list[int]:
         return [each for place, each in enumerate(self.offsets) if not self.bits >> place & 1]

@@ -96,8 +96,8 @@ class Pops:
     """Why no client may pop now."""
     steady: Callable[[], float] = trio.current_time
     decided_to_ms: int = attrs.field(default=0, init=False)
-    """Check points that ended before this time are decided: a late acknowledgement of others still
-    counts.
+    """Check points from before the start that ended before this time are decided: a late
+    acknowledgement of others still counts.
     """
     in_flight: PopsInFlight = attrs.field(factory=PopsInFlight, init=False)
     on_uncovered: Callable[[], None] = attrs.field(default=lambda: None, init=False)
@@ -247,7 +247,7 @@ class Pops:
     def waiting(self, key: QueueKey) -> int:
         """Return how many messages of a queue are popped and not acknowledged."""
         info = self.orders.pops.get(key)
-        ordered = info.open_count(self.clock_ms()) if info is not None else 0
+        ordered = info.open_count(info.now_ms(self.steady())) if info is not None else 0
         return self.in_flight.of_queue(key) + ordered
 
     # Taking and giving back
@@ -260,8 +260,11 @@ class Pops:
         pop_time: int,
         invisible_ms: int,
         revive_queue: int,
+        begun: float,
     ) -> None:
         """Take messages of a queue, and move on to ``following``.
+
+        ``begun``: the steady clock at ``pop_time``.
 
         Raises: StoreUnavailable, StoreIoError; then nothing is taken. Checkpoint: never.
         """
@@ -280,7 +283,7 @@ class Pops:
         )
         due_ms = point.visible_at - LEAD_MS
         end = self.log.append([PopRecord(point, revive_queue, due_ms)])
-        self._begin(point)
+        self.in_flight.begin(point, begun, revive_queue)
         self.move(key, following, end)
         self.popped += len(offsets)
 
@@ -291,6 +294,7 @@ class Pops:
         pop_time: int,
         invisible_ms: int,
         attempt_id: str | None,
+        begun: float,
     ) -> dict[int, int]:
         """Take messages of a queue for an orderly group, which begins there again until it has
         acknowledged them.
@@ -302,6 +306,7 @@ class Pops:
         if before is None:
             before = OrderedPop(0, 0, [])
         info = before.next(pop_time, invisible_ms, offsets, attempt_id)
+        info.begun = begun
         self.orders.put(key, info)
         self.popped += len(offsets)
         return info.counts
@@ -333,7 +338,8 @@ class Pops:
         """
         merged: dict[tuple[Key, int, int], list[int]] = {}
         for part in parts:
-            if part.visible_at >= self.decided_to_ms:  # otherwise too late: they come again
+            # Otherwise too late: they come again.
+            if part.key in self.in_flight or part.visible_at >= self.decided_to_ms:
                 merged.setdefault(part[1:], []).extend(part.offsets)
         fresh = [
             (key, offsets, visible_at, revive_queue)
@@ -360,46 +366,42 @@ class Pops:
         Returns: for each the time of its new check point (ms); None: too late, it comes again.
         Raises: StoreUnavailable, StoreIoError; then nothing is changed. Checkpoint: never.
         """
-        now, log_end = self.clock_ms(), self.store.appended.value
+        now, begun, log_end = self.clock_ms(), self.steady(), self.store.appended.value
         times: list[int | None] = []
-        made: list[tuple[TimeChange, CheckPoint]] = []
+        made: dict[Key, tuple[TimeChange, CheckPoint]] = {}
         records: list[PopRecord] = []
         for change in changes:
-            if change.visible_at <= now:
+            key, offset, ends = change.key, change.offset, self.in_flight.ends(change.key)
+            if change.visible_at <= now if ends is None else ends <= begun:
                 times.append(None)
                 continue
-            times.append(now)
-            key, offset = change.key, change.offset
-            topic, group, queue_id, *_ = key
             point = CheckPoint(
                 start_offset=offset,
                 pop_time=now,
                 invisible_ms=change.invisible_ms,
                 count=1,
-                queue_id=queue_id,
-                topic=topic,
-                group=group,
+                queue_id=key[2],
+                topic=key[0],
+                group=key[1],
                 differences=[0],
                 broker_name=self.broker_name,
                 log_end=log_end,
             )
-            made.append((change, point))
+            # Popped or changed in this millisecond: that one's acknowledgement is not for this one.
+            while point.key in self.in_flight or point.key in made:
+                point = attrs.evolve(point, pop_time=point.pop_time + 1)
+            times.append(point.pop_time)
+            made[point.key] = change, point
             records += (
                 PopRecord(point, change.revive_queue, point.visible_at - LEAD_MS),
                 PopRecord(make_ack(key, [offset]), change.revive_queue, change.visible_at),
             )
         if records:
             self.log.append(records)
-        for change, point in made:
-            self._begin(point)
+        for change, point in made.values():
+            self.in_flight.begin(point, begun, change.revive_queue)
             self.in_flight.acknowledge(change.key, [change.offset])
         return times
-
-    def _begin(self, point: CheckPoint) -> None:
-        """Note what is in flight from now on. Checkpoint: never."""
-        # After the wall clock was set back, its end can lie before what the reviver has decided.
-        self.decided_to_ms = min(self.decided_to_ms, point.visible_at)
-        self.in_flight.begin(point)
 
     # Timers
 

@@ -8,6 +8,7 @@ Source: broker/processor/PopReviveService.java.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import NamedTuple
 
 import attrs
@@ -126,8 +127,11 @@ class ReviveQueue:
         """Whether any check point waits for its end, or any acknowledgement for its check point."""
         return bool(self._waiting or self._early)
 
-    def due(self, complete_to_ms: int) -> list[Decided]:
-        """Return the check points whose time ended before ``complete_to_ms``, in queue order."""
+    def due(self, complete_to_ms: int, in_flight: Container[Key] = ()) -> list[Decided]:
+        """Return the check points whose time ended before ``complete_to_ms``, in queue order.
+
+        What is ``in_flight`` comes again from there: here it ends when all is acknowledged.
+        """
         while self._finished and next(iter(self._finished.values())) < complete_to_ms - KEEP_MS:
             del self._finished[next(iter(self._finished))]
         for key in [key for key, each in self._early.items() if each.stored_ms < complete_to_ms]:
@@ -137,6 +141,7 @@ class ReviveQueue:
             Decided(waiting.point, sorted(waiting.left))
             for waiting in self._waiting.values()
             if waiting.point.visible_at < complete_to_ms
+            and not (waiting.left and waiting.point.key in in_flight)
         ]
 
     def finish(self, point: CheckPoint) -> None:

@@ -1,4 +1,7 @@
-"""Reviver: the task that brings unacknowledged messages again, from the revive topic.
+"""Reviver: the task that brings unacknowledged messages again.
+
+What was popped since the start comes from memory, when its time is over by the steady clock. The
+rest comes from the revive topic, where the timers put check points by the wall clock.
 
 Source: broker/processor/PopReviveService.java.
 """
@@ -6,15 +9,16 @@ Source: broker/processor/PopReviveService.java.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import trio
 
 from triomq.broker.services.pop.pop_log import PopRecord, RevivePopLog, kind_of
 from triomq.broker.services.pop.pops import Pops, make_ack
-from triomq.broker.services.pop.revive_queue import KEEP_MS, Decided, ReviveQueue
+from triomq.broker.services.pop.revive_queue import KEEP_MS, ReviveQueue
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP, read_revive_record
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
@@ -38,6 +42,10 @@ READ_MESSAGES, READ_BYTES = 64, 1024 * 1024
 POLL_SECONDS = 0.1
 """Interval of the reads of check points while there are any."""
 RETRY_SECONDS = 1.0
+FLIGHT_SECONDS = 1.0
+"""Longest sleep while anything is in flight: the timers wake the task in time, unless the wall
+clock was set back.
+"""
 
 
 @attrs.define(eq=False)
@@ -93,7 +101,9 @@ class Reviver:
             if waiting or self.pops.has_uncovered:
                 await trio.sleep(POLL_SECONDS)
             else:
-                await self._arrival.wait()
+                seconds = FLIGHT_SECONDS if len(self.pops.in_flight) else math.inf
+                with trio.move_on_after(seconds):
+                    await self._arrival.wait()
 
     async def store_due(self) -> bool:
         """Read what is new, and store what is due; return whether any check point is open.
@@ -115,8 +125,8 @@ class Reviver:
                 queue = ReviveQueue(pops.revived_to(queue_id), first)
                 self._queues[queue_id] = queue
             await self._read(queue_id, queue)
-            for decided in queue.due(complete_to):
-                await self._store(queue_id, decided)
+            for decided in queue.due(complete_to, pops.in_flight):
+                await self._store(queue_id, decided.point, decided.again)
                 queue.finish(decided.point)
             key = REVIVE_GROUP, pops.revive_topic, queue_id
             if queue.done >= 0 and pops.position(key) != queue.done:
@@ -125,7 +135,10 @@ class Reviver:
         if waiting:
             pops.timers.use()
         pops.commit_covered()
-        pops.in_flight.end(pops.clock_ms())
+        while (flight := pops.in_flight.over(pops.steady())) is not None:
+            left = pops.in_flight.unacknowledged(flight.point.key, flight.offsets)
+            await self._store(flight.revive_queue, flight.point, left)
+            pops.in_flight.acknowledge(flight.point.key, left)
         return waiting
 
     async def _read(self, queue_id: int, queue: ReviveQueue) -> None:
@@ -158,15 +171,14 @@ class Reviver:
 
     # Storing
 
-    async def _store(self, queue_id: int, decided: Decided) -> None:
-        """Store the unacknowledged messages of a check point in their retry topic.
+    async def _store(self, queue_id: int, point: CheckPoint, again: Sequence[int]) -> None:
+        """Store messages of a check point in their retry topic, unless they are acknowledged.
 
-        An acknowledgement of them follows in the same append: after a crash the check point may be
-        read again, and then nothing of it is left.
+        An acknowledgement of them follows in the same append, due when those of clients are: the
+        check point may be read later, or again after a crash, and then nothing of it is left.
         """
-        point = decided.point
         group, topic = self.groups.find(point.group), self.topics.find(point.topic)
-        if not decided.again or group is None or topic is None:
+        if not again or group is None or topic is None:
             return
         if point.broker_name not in ("", self.pops.broker_name):
             self._limit.log(
@@ -176,21 +188,24 @@ class Reviver:
                 " for a master: %d messages of %s do not come again from here; set"
                 " enableRemoteEscape=false on that slave",
                 point.broker_name,
-                len(decided.again),
+                len(again),
                 point.topic,
             )
             return
-        drafts = []
-        for offset in decided.again:
+        found = {}
+        for offset in again:
             message = await self.pops.store.message_at(point.topic, point.queue_id, offset)
             if (
                 message is not None
                 and message.queue_offset == offset
                 and point.has(offset, message.log_offset)
             ):
-                drafts.append(self._draft(message, point, group.retry_max_times))
+                found[offset] = message
+        # While the messages were read, some may have been acknowledged.
+        again = self.pops.in_flight.unacknowledged(point.key, again)
         stored = []
-        for draft in drafts:
+        for message in [found[offset] for offset in again if offset in found]:
+            draft = self._draft(message, point, group.retry_max_times)
             try:
                 self.pops.store.check_draft(draft)
             except IllegalMessage as error:
@@ -198,7 +213,7 @@ class Reviver:
                 continue
             stored.append(draft)
         if stored:
-            end = PopRecord(make_ack(point.key, decided.again), queue_id, 0)
+            end = PopRecord(make_ack(point.key, again), queue_id, point.visible_at)
             self.pops.store.append([*stored, self.log.draft(end)])
 
     def _draft(self, message: StoredMessage, point: CheckPoint, tries_max: int) -> Draft:

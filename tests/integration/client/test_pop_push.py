@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from process_cluster import process_cluster
@@ -360,11 +361,12 @@ async def test_an_orderly_group_keeps_the_order_of_each_queue(
 
         return handle
 
+    # A machine that stands still for two seconds must not end an invisible time.
+    settings = attrs.evolve(QUICK, pop_invisible=40.0)
+    options: Any = {"ordered": True, "concurrency": 3, "settings": settings}
     async with AsyncExitStack() as stack:
         for member in range(4):
-            await stack.enter_async_context(
-                popping(triomq_cluster, handler_of(member), ordered=True, concurrency=3)
-            )
+            await stack.enter_async_context(popping(triomq_cluster, handler_of(member), **options))
         await send(triomq_cluster.namesrv_address, numbers(60))
         async with Producer(triomq_cluster.namesrv_address, group="p") as producer:
             for number in range(60):

@@ -10,6 +10,7 @@ import pytest
 
 from triomq.broker.services.pop.acting_records import open_acting_records
 from triomq.broker.services.pop.acting_reviver import ActingReviver
+from triomq.broker.services.pop.in_flight import PopsInFlight
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.record import StoredMessage, encode_record
@@ -83,7 +84,13 @@ async def test_only_the_message_that_was_popped_comes_again(
 
     timers = SimpleNamespace(complete_to_ms=lambda: POINT.visible_at + 1, settled=None)
     store, settings = SimpleNamespace(message_at=message_at), PopSettings()
-    pops: Any = SimpleNamespace(timers=timers, store=store, settings=settings, decided_to_ms=0)
+    pops: Any = SimpleNamespace(
+        timers=timers,
+        store=store,
+        settings=settings,
+        decided_to_ms=0,
+        in_flight=PopsInFlight(),
+    )
     topics: Any = SimpleNamespace(find=lambda name: name if name in known else None)
     group = SimpleNamespace(retry_max_times=16)
     groups: Any = SimpleNamespace(find=lambda name: group if name in known else None)

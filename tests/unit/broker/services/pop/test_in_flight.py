@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from triomq.broker.services.pop.in_flight import KEEP_MS, PopsInFlight
+from triomq.broker.services.pop.in_flight import KEEP_SECONDS, PopsInFlight
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
 
 
@@ -21,12 +21,21 @@ def test_acknowledgements_go_the_way_of_their_check_point(acknowledged: int) -> 
         group="G",
         differences=[0, 1],
     )
-    flights.begin(point)
+    flights.begin(point, 100.0)
     flights.acknowledge(point.key, range(5, 5 + acknowledged))
     dropped = acknowledged == 2
     assert not flights.dropped(point.key), "it is not due yet"
     assert flights.drops(point.key) is dropped
     assert flights.dropped(point.key) is dropped
-    flights.end(point.visible_at + KEEP_MS)
+    assert flights.over(159.9) is None
+    over = flights.over(160.0)
+    assert (over is None) is dropped
+    if over is not None:
+        assert flights.over(999.0) is over, "until all of it is acknowledged"
+        assert flights.acknowledge(point.key, over.offsets) == [6]
+    assert flights.over(159.9 + KEEP_SECONDS) is None
+    assert point.key in flights
+    assert flights.over(160.0 + KEEP_SECONDS) is None
+    assert point.key not in flights
     assert not flights.dropped(point.key)
     assert (len(flights), flights.of_group("G")) == (0, 0)

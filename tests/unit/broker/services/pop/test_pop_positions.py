@@ -75,7 +75,7 @@ class Scene:
     """The wall clock and the steady one, in ms."""
 
     def take(self, first: int) -> None:
-        self.pops.take(KEY, [first], first + 1, self.now[0], 60_000, 0)
+        self.pops.take(KEY, [first], first + 1, self.now[0], 60_000, 0, self.now[1] / 1000)
 
     def told(self) -> dict[str, dict[int, int]]:
         """Return the table that a slave gets."""
@@ -89,7 +89,7 @@ def scene(folder: Path) -> Scene:
     log, now = Log(), [1_000_000, 0]
     offsets = open_consumer_offsets(folder, Version(lambda: 1))
     nothing: Any = None
-    orders = open_order_table(folder, lambda: now[0])
+    orders = open_order_table(folder, lambda: now[0], lambda: now[1] / 1000)
     store: Any = SimpleNamespace(appended=SimpleNamespace(value=0))
     pops = Pops(
         log,
@@ -154,7 +154,7 @@ def test_moves_from_before_a_reset_do_not_count(tmp_path: Path, event: str) -> N
     """Not either when the group has popped again, before the disk has the older check points."""
     it = scene(tmp_path)
     it.take(99)
-    it.pops.take_ordered(KEY, [99], it.now[0], 60_000, None)
+    it.pops.take_ordered(KEY, [99], it.now[0], 60_000, None, 0.0)
     it.log.positions[KEY] = 100
     if event == "reset":
         it.pops.reset(KEY, 0)
@@ -237,8 +237,8 @@ def part(it: Scene, start: int, *offsets: int, visible_in_ms: int = 60_000) -> A
 def test_acknowledgements_of_one_step_are_one_append(tmp_path: Path) -> None:
     """One record for each check point, and each message once."""
     it = scene(tmp_path)
-    it.pops.take(KEY, [0, 1, 2], 3, it.now[0], 60_000, 0)
-    it.pops.take(KEY, [5, 6], 7, it.now[0], 60_000, 0)
+    it.pops.take(KEY, [0, 1, 2], 3, it.now[0], 60_000, 0, 0.0)
+    it.pops.take(KEY, [5, 6], 7, it.now[0], 60_000, 0, 0.0)
     before = len(it.log.appends)
     parts = [part(it, 0, 1), part(it, 5, 6), part(it, 0, 0), part(it, 0, 1, 9), part(it, 5, 6)]
     end, counts = it.pops.acknowledge(parts)
@@ -253,7 +253,7 @@ def test_acknowledgements_of_one_step_are_one_append(tmp_path: Path) -> None:
 
 def test_what_cannot_be_stored_is_not_acknowledged(tmp_path: Path) -> None:
     it = scene(tmp_path)
-    it.pops.take(KEY, [0, 1], 2, it.now[0], 60_000, 0)
+    it.pops.take(KEY, [0, 1], 2, it.now[0], 60_000, 0, 0.0)
     it.log.full = True
     with pytest.raises(StoreUnavailable):
         it.pops.acknowledge([part(it, 0, 0, 1)])
@@ -300,17 +300,19 @@ def test_changes_of_one_step_are_those_of_one_at_a_time(
     found = []
     for steps in ([wanted], [[one] for one in wanted]):
         it = scene(tmp_path_factory.mktemp("pops"))
-        it.pops.take(KEY, [0, 1, 2], 3, it.now[0], 60_000, 0)
-        it.pops.take(KEY, [5, 6], 7, it.now[0], 60_000, 0)
+        it.pops.take(KEY, [0, 1, 2], 3, it.now[0], 60_000, 0, 0.0)
+        it.pops.take(KEY, [5, 6], 7, it.now[0], 60_000, 0, 0.0)
         appends = len(it.log.appends)
         times = [
             time for step in steps for time in it.pops.change([change(it, *one) for one in step])
         ]
-        in_time = [[one for one in step if one[2] > 0] for step in steps]
+        # Of a check point from before the start the handle says how long it lasts.
+        in_time = [[one for one in step if one[2] > 0 or one[0] != 9] for step in steps]
         assert len(it.log.appends) - appends == len([step for step in in_time if step])
         records = [record for each in it.log.appends for record in each]
         counts = list(it.pops.in_flight.by_topic()), it.pops.in_flight.of_group("G")
-        it.pops.in_flight.end(it.now[0] + 3_600_000)
+        while (over := it.pops.in_flight.over(3_600.0)) is not None:
+            it.pops.in_flight.acknowledge(over.point.key, over.offsets)
         assert (len(it.pops.in_flight), it.pops.in_flight.of_group("G")) == (0, 0)
         found.append((times, records, counts))
     assert found[0] == found[1]
@@ -318,8 +320,38 @@ def test_changes_of_one_step_are_those_of_one_at_a_time(
 
 def test_a_time_that_cannot_be_stored_is_not_changed(tmp_path: Path) -> None:
     it = scene(tmp_path)
-    it.pops.take(KEY, [0, 1], 2, it.now[0], 60_000, 0)
+    it.pops.take(KEY, [0, 1], 2, it.now[0], 60_000, 0, 0.0)
     it.log.full = True
     with pytest.raises(StoreUnavailable):
         it.pops.change([change(it, 0, 0), change(it, 0, 1)])
     assert (len(it.pops.in_flight), it.pops.in_flight.of_queue(KEY)) == (1, 2)
+
+
+def test_a_time_that_is_changed_in_the_millisecond_of_the_pop_has_a_check_point_of_its_own(
+    tmp_path: Path,
+) -> None:
+    it = scene(tmp_path)
+    it.take(0)
+    key = ("T", "G", 0, 0, it.now[0], "broker-a")
+    (made,) = it.pops.change([TimeChange(key, 0, it.now[0] + 60_000, 0, 1)])
+    assert made == it.now[0] + 1
+    assert it.pops.in_flight.of_queue(KEY) == 1
+    over = it.pops.in_flight.over(1.0)
+    assert over is not None
+    assert over.point.pop_time == made
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 59_999, 3_600_000])
+def test_invisible_times_are_those_of_the_steady_clock(tmp_path: Path, jump_ms: int) -> None:
+    it = scene(tmp_path)
+    it.take(0)
+    key, visible_at = ("T", "G", 0, 0, it.now[0], "broker-a"), it.now[0] + 60_000
+    it.now[0] += jump_ms
+    it.now[1] += 59_999
+    assert it.pops.in_flight.over(it.pops.steady()) is None
+    (made,) = it.pops.change([TimeChange(key, 0, visible_at, 0, 10_000)])
+    assert made == it.now[0]
+    it.now[1] += 10_000
+    assert it.pops.in_flight.over(it.pops.steady()) is not None
+    late = ("T", "G", 0, 0, made, "broker-a")
+    assert it.pops.change([TimeChange(late, 0, made + 10_000, 0, 60_000)]) == [None]
