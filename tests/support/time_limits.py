@@ -50,6 +50,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_stderr].close()
 
 
+def pytest_enter_pdb() -> None:
+    """Give a test no limit while someone debugs it."""
+    stop_timers()
+
+
+def stop_timers() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -71,8 +81,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Settings) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_timeout_cancel_timer(item: pytest.Item) -> bool:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    faulthandler.cancel_dump_traceback_later()
+    stop_timers()
     return True
 
 
