@@ -101,13 +101,13 @@ FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "a_broker_answers_before_the_requester_does": (35, asked),
     "a_request_waits_on_after_its_timeout": (16, asked),
     "a_request_has_twice_its_time": (16, asked),
-    "a_start_does_not_restore_positions": (15, popped),
+    "a_start_does_not_restore_positions": (39, popped),
     "messages_come_again_before_their_time": (3, popped),
     "acknowledgements_are_kept_in_memory": (3, popped),
-    "invisible_times_end_by_the_wall_clock": (3, lambda plan: plan.pops and plan.jump > 0),
-    "positions_are_saved_before_their_check_points": (3, lambda plan: plan.pops and plan.stuck),
+    "invisible_times_end_by_the_wall_clock": (27, lambda plan: plan.pops and plan.jump > 0),
+    "positions_are_saved_before_their_check_points": (279, lambda plan: plan.pops and plan.stuck),
     "a_check_point_ends_with_its_first_acknowledgement": (3, popped),
-    "progress_of_the_revive_topic_is_what_was_read": (147, popped),
+    "progress_of_the_revive_topic_is_what_was_read": (39, popped),
 }
 """The first seed, which found it when this was written (with PYTHONHASHSEED=0, as in CI), and the
 plans that can show it.
