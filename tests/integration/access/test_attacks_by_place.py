@@ -38,10 +38,12 @@ from triomq.remoting.protocol.headers.transaction import (
     COMMIT,
     ROLLBACK,
     EndTransactionHeader,
+    ResumeCheckHeader,
 )
 from triomq.remoting.protocol.ids import decode_offset_message_id
 from triomq.remoting.protocol.message_properties import PRODUCER_GROUP, REAL_TOPIC, TRAN_MSG
-from triomq.remoting.protocol.names import TIMER_TOPIC
+from triomq.remoting.protocol.names import CHECK_MAX_TIME_TOPIC, TIMER_TOPIC
+from triomq.remoting.protocol.record_reader import decode_records
 from triomq.remoting.protocol.signing import Credentials
 
 REFUSED = int(ResponseCode.NO_PERMISSION)
@@ -170,8 +172,10 @@ async def test_no_user_ends_a_transaction_of_another_topic_over_grpc(tmp_path: P
 
 
 async def test_a_check_of_a_transaction_goes_to_users_with_the_right(tmp_path: Path) -> None:
-    """A check shows the message; anybody can name a producer group in a heartbeat."""
-    soon = {"transactionTimeOut": 20, "transactionCheckInterval": 20}
+    """A check shows the message; anybody can name a producer group in a heartbeat. What is given up
+    after two checks is asked about again for nobody without a right on its topic either.
+    """
+    soon = {"transactionTimeOut": 20, "transactionCheckInterval": 20, "transactionCheckMax": 2}
     async with running_broker(tmp_path, **SETTINGS, **soon) as broker:
 
         def joined(stack: ExitStack, who: tuple[str, str]) -> socket.socket:
@@ -185,7 +189,7 @@ async def test_a_check_of_a_transaction_goes_to_users_with_the_right(tmp_path: P
         def work() -> None:
             with ExitStack() as stack:
                 caller = Caller(stack.enter_context(BlockingConnection(broker.address)))
-                prepared(caller, MINE)
+                prepared(caller, [["Topic:mine", ["Update"]]])
                 thief = joined(stack, ("mallory", PASSWORD))
                 owner = joined(stack, ROOT)
                 half = {TRAN_MSG: "true", PRODUCER_GROUP: "P"}
@@ -198,6 +202,17 @@ async def test_a_check_of_a_transaction_goes_to_users_with_the_right(tmp_path: P
                 thief.setblocking(False)
                 with pytest.raises(BlockingIOError):
                     thief.recv(1)
+                deadline = time.monotonic() + 60
+                while not (given_up := decode_records(bodies(caller, CHECK_MAX_TIME_TOPIC))):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+                place = given_up[0].offset_message_id
+                for topic in (None, "mine"):
+                    header = ResumeCheckHeader(topic, place)
+                    resumed = caller.ask(request(Code.RESUME_CHECK_HALF_MESSAGE, header), "mallory")
+                    assert resumed.code == REFUSED
+                header = ResumeCheckHeader("secret", place)
+                assert caller.ask_root(Code.RESUME_CHECK_HALF_MESSAGE, header).code == 0
 
         await trio.to_thread.run_sync(work)
 

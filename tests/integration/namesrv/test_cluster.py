@@ -71,7 +71,7 @@ async def test_a_killed_broker_leaves_the_routes_at_once(tmp_path: Path) -> None
                 assert route.broker_datas == [BrokerData("TestCluster", "broker-a", {0: address})]
         process.kill()
         for name_server in (one, two):
-            await until_known(port_of(name_server), set(), 5)
+            await until_known(port_of(name_server), set(), 60)
             async with FrameClient(port_of(name_server)) as client:
                 assert (
                     await client.call(Code.GET_ROUTEINFO_BY_TOPIC, GetRouteHeader("broker-a"))
