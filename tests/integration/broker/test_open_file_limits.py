@@ -281,7 +281,7 @@ async def test_a_broker_registers_when_it_has_a_descriptor_again(
         namesrv = servers[address] = NameServer(address)
         task = registration.Registrar(settings, topics, live, servers, connector)
         with no_files_left():
-            await nursery.start(task.run)
+            await nursery.start(task.keep_registered)
             await trio.sleep(0.2)
             assert not namesrv.registered
         await until(lambda: namesrv.registered)

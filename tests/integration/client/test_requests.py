@@ -284,7 +284,7 @@ async def test_a_broker_that_a_send_has_found_gets_a_heartbeat(
     async def stuck(self: Heartbeats) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(Heartbeats, "run", stuck)
+    monkeypatch.setattr(Heartbeats, "send_heartbeats", stuck)
     async with local_cluster(brokers=2) as cluster, trio.open_nursery() as nursery:
         await cluster.create_topic("Prices", queues=1)
         await cluster.stop_broker("broker-b")
