@@ -85,7 +85,7 @@ class ActingReviver:
         try:
             while True:
                 pops.commit_covered()
-                self._end_flights()
+                await self._end_flights()
                 failed = self.sender is not None and not await self._revive(self.sender)
                 await trio.sleep(RETRY_SECONDS if failed else POLL_SECONDS)
         finally:
@@ -113,13 +113,14 @@ class ActingReviver:
                 elif record is not None:
                     self.records.find_ack(record)
 
-    def _end_flights(self) -> None:
-        """Note what is over by the steady clock. Checkpoint: never."""
+    async def _end_flights(self) -> None:
+        """Note what is over by the steady clock. Checkpoint: maybe."""
         in_flight, now = self.pops.in_flight, self.pops.steady()
         while (flight := in_flight.over(now)) is not None:
             if (known := self.records.points.get(flight.point.key)) is not None:
                 known.over = True
             in_flight.acknowledge(flight.point.key, flight.offsets)
+            await trio.lowlevel.checkpoint()
 
     async def _revive(self, sender: RemoteSender) -> bool:
         """Send what is due to other masters; return False if none took a message."""

@@ -128,6 +128,7 @@ class Reviver:
             for decided in queue.due(complete_to, pops.in_flight):
                 await self._store(queue_id, decided.point, decided.again)
                 queue.finish(decided.point)
+                await trio.lowlevel.checkpoint()  # thousands may be due at once
             key = REVIVE_GROUP, pops.revive_topic, queue_id
             if queue.done >= 0 and pops.position(key) != queue.done:
                 pops.move(key, queue.done, pops.store.appended.value)
@@ -139,6 +140,7 @@ class Reviver:
             left = pops.in_flight.unacknowledged(flight.point.key, flight.offsets)
             await self._store(flight.revive_queue, flight.point, left)
             pops.in_flight.acknowledge(flight.point.key, left)
+            await trio.lowlevel.checkpoint()
         return waiting
 
     async def _read(self, queue_id: int, queue: ReviveQueue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from pop_peer import Popped, pop
 from virtual_time import in_virtual_time
 
 from triomq.broker.app import BrokerReady
+from triomq.broker.services.pop.reviver import Reviver
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
@@ -62,6 +64,49 @@ async def test_a_message_from_the_future_hides_no_other(
         _, taken = await pop(peer, invisible_ms=INVISIBLE_MS)
         assert len(taken) == 2
         assert await again(peer, 2) == [b"from the future", b"now"]
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the event loop."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_pops_that_are_due_together_take_turns_with_other_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    """Messages in the page cache come again without a wait: thousands would stop all others."""
+    turns, seen, stored = Turns(), list[int](), Reviver._store
+
+    async def noted(self: Reviver, *arguments: Any) -> None:
+        seen.append(turns.count)
+        await stored(self, *arguments)
+
+    monkeypatch.setattr(Reviver, "_store", noted)
+    trio.lowlevel.add_instrument(turns)
+    count = 50
+
+    async def all_again(peer: BrokerPeer) -> None:
+        bodies = await again(peer, count)
+        assert len(set(bodies)) == len(set(seen[-count:])) == count
+
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await peer.create_topic("T", 1)
+        for number in range(count):
+            await peer.send("T", b"%d" % number)
+        for _ in range(count):
+            assert len((await pop(peer, count=1, invisible_ms=INVISIBLE_MS))[1]) == 1
+        if not restart:
+            await all_again(peer)
+    if restart:
+        await trio.sleep(INVISIBLE_MS / 1000)
+        async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+            await all_again(peer)
+    assert len(seen) >= count
 
 
 @in_virtual_time
