@@ -41,7 +41,7 @@ class Member(Generic[C]):
     subscriptions).
     """
     user: Any = None
-    """Who has signed its heartbeat, if somebody asked."""
+    """The user that signed its heartbeat; None where signatures are not checked."""
 
 
 @attrs.define(eq=False)

@@ -236,7 +236,7 @@ def report(
 def must_ask(call: Call, stdin: TextIO) -> bool:
     """Return whether the command needs a yes from the terminal.
 
-    Raises: UsageError if it does and there is no terminal.
+    Raises: UsageError if the command needs one and no terminal is there to ask.
     """
     if not call.command.consequence or call.values.flag("yes"):
         return False

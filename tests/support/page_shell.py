@@ -34,8 +34,8 @@ class Shell:
             line = re.sub(rf"\b{port}\b", str(here), line)
         return line
 
-    def run(self, line: str) -> str:
-        done = subprocess.run(
+    def ended(self, line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             ["bash", "-c", self.line(line)],
             env=self.environment,
             cwd=self.home,
@@ -44,6 +44,9 @@ class Shell:
             timeout=60,
             check=False,
         )
+
+    def run(self, line: str) -> str:
+        done = self.ended(line)
         assert done.returncode == 0, (line, done)
         return done.stdout
 
@@ -86,15 +89,7 @@ def until(shell: Shell, line: str, *words: str) -> str:
     """Run a line until it ends well and prints the words."""
     deadline = time.monotonic() + 60
     while True:
-        done = subprocess.run(
-            ["bash", "-c", shell.line(line)],
-            env=shell.environment,
-            cwd=shell.home,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = shell.ended(line)
         if done.returncode == 0 and all(word in done.stdout for word in words):
             return done.stdout
         assert time.monotonic() < deadline, done

@@ -1,7 +1,7 @@
 """When dead letters were sent again: their brokers find the copies by the id of the message.
 
-So it is known whoever sent them, a console, another one or ``mqadmin dlq resend``, and as long as
-the copies are stored.
+The copies say it for as long as they are stored, whether a console or ``mqadmin dlq resend`` sent
+them.
 """
 
 from __future__ import annotations
