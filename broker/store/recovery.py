@@ -124,6 +124,8 @@ class Recovery:
         if not segments.items:
             if self.queues.queues:
                 logger.warning("there is no commit log: the consume queues are deleted")
+            # Entries without a log point to nothing, and new messages would get offsets behind
+            # them.
             self.queues.delete_all()
             self.key_index.truncate(0)
             return Recovered(
@@ -141,6 +143,8 @@ class Recovery:
         stop = segments.end if self.cut_at is None else min(self.cut_at, segments.end)
         cut = segments.find(stop)
         if start > stop and cut is not None:
+            # The safe start lies behind the cut: begin at the segment of the cut, since nothing
+            # else says where a record begins.
             last, start, trusted = None, cut.base, False
         marked = last
         if not trusted and not self.clean:
@@ -157,6 +161,7 @@ class Recovery:
         await self._read_log(scan)
         last, records = self._last or last, self._records
         end = scan.position
+        # A scan ends between two records, so it may pass the wanted cut by part of one.
         if end > stop and self._last is not None:
             end = self._last[0]  # the cut is inside of a record
         self._check_damage(end, scan.stopped_by)
@@ -168,10 +173,14 @@ class Recovery:
                 end,
             )
         self.queues.truncate(end)
+        # The key index has no entry behind its position: a file that ends before needs no cut.
         if self.key_index.position >= end:
             self.key_index.truncate(end)
+        # Only now, when all entries for these bytes are gone: after a crash in between, the next
+        # recovery finds the same end again.
         dropped = segments.drop_from(end)
         self.log.erase_from(end)
+        # Retention may have deleted segments whose entries are still in the queues.
         for queue in self.queues.queues.values():
             queue.find_min(segments.first_offset)
         (logger.info if self.clean else logger.warning)(
@@ -208,6 +217,7 @@ class Recovery:
         Raises: StoreError, OSError, and any other exception that comes alone, without a group.
         """
         progress = RecoveryProgress(scan.position, scan.end, self.clock)
+        # One block ahead: a thread reads the next one while this task checks the last.
         send, receive = trio.open_memory_channel[tuple[int, bytes]](1)
         fault: BaseException | None = None
         try:
@@ -223,6 +233,7 @@ class Recovery:
                     if scan.stopped_by or scan.position >= scan.end:
                         break
                 else:
+                    # The last block ended before the last record did.
                     scan.take_over()
                     await self._apply_all(scan, progress)
                 nursery.cancel_scope.cancel()
@@ -238,6 +249,8 @@ class Recovery:
             before = self._records
             self._records += len(batch.places)
             if before // WRITE_OUT_RECORDS != self._records // WRITE_OUT_RECORDS:
+                # Recovery of a whole log would otherwise keep the entries of all its messages in
+                # memory.
                 deque(self.queues.write_out(), maxlen=0)
             if batch.places:
                 place = batch.places[-1]
@@ -288,6 +301,8 @@ class Recovery:
         if mark is None:
             return None
         found = self._record_at(mark.record_offset)
+        # The file of the checkpoint may be from another life of this store: copied, restored, or
+        # kept when the log was deleted. The record at the mark tells.
         if found is None or found[1].log_offset + found[1].size != mark.record_end:
             logger.warning("the checkpoint does not fit the log; recovery goes by Java's rules")
             return None
@@ -332,9 +347,11 @@ class Recovery:
             if found is None or found[1].store_timestamp == 0:
                 continue
             place = found[1]
+            # The key index would lack the records between its position and this segment.
             if self.config.index_enabled and place.log_offset > max(0, self.key_index.position):
                 continue
             if self.clean:
+                # A clean stop wrote all entries out, so the newest one says how far all queues are.
                 if place.log_offset <= self.queues.log_end:
                     return segment.base
             elif place.store_timestamp <= self.checkpoint.safe_timestamp and (
@@ -351,6 +368,8 @@ class Recovery:
         own.
         """
         segment = self.log.segments.find(log_offset)
+        # Below the log, retention has deleted the record; a queue keeps such entries until it is
+        # cleaned.
         if segment is None or log_offset + RECORD_PLACE.size > segment.end:
             return log_offset < self.log.segments.first_offset
         data = self.disk.read_path(

@@ -135,8 +135,10 @@ class Rebalancer:
         """Divide all topics once; return whether this member has its share of every one."""
         balanced, self._locked_elsewhere, self._waited = True, False, False
         subscribed = self.spec.subscriptions
+        # First what is given up: another member may wait for it.
         for topic in {queue.topic for queue in self.fetcher.assignments} - subscribed.keys():
             await self._unsubscribed(topic)
+        # A copy, since the application may subscribe to more during the round.
         for topic in list(subscribed):
             try:
                 gained, lost = await self._divide(topic)
@@ -159,6 +161,8 @@ class Rebalancer:
 
         Raises: ``TrioMQError`` if the share cannot be known now; nothing changes then.
         """
+        # An error is no share of zero queues: giving all up for a name server that is away would
+        # stop the group.
         known = await self.session.finder.subscribe_queues(topic)
         if known is None:
             raise RouteNotFound(topic)
@@ -167,9 +171,12 @@ class Rebalancer:
         members = await self._members(topic, known.brokers)
         client_id = self.session.client_id
         self._alone = members == [client_id]
+        # Without this member in the list, the others divide all queues among themselves: a share of
+        # our own would overlap with theirs.
         if client_id not in members:
             raise NotYetMember(f"group {self.spec.group} does not list this consumer yet")
         try:
+            # Every member sorts, so all of them apply the rule to the same two lists.
             share = self.spec.allocate(client_id, sorted(known.subscribe), sorted(members))
         except Exception as error:  # the rule may be the application's
             raise AllocationFailed(
@@ -196,6 +203,8 @@ class Rebalancer:
             elif assignment.absent_since is None:
                 assignment.absent_since = now
         wanted, limit = set(share), self.settings.absent_broker_timeout
+        # A route without a broker does not tell whether the broker is gone or only the name server
+        # has not heard of it: only time does.
         lost = [
             queue
             for queue in owned.keys() - wanted
@@ -206,10 +215,12 @@ class Rebalancer:
 
     async def _members(self, topic: str, brokers: tuple[str, ...]) -> list[str]:
         """Return the group's members, from a random broker of the topic that was heard."""
+        # A broker that was not heard may hang, and the round would wait for it.
         name = random.choice([name for name in brokers if self.session.hears(name)] or brokers)
         address = self.session.routes.any_address(name)
         if address is None:
             raise RouteNotFound(topic, f"broker {name} is in no route", offered=True)
+        # The list of a broker that has no heartbeat of ours lacks this member.
         await self.session.heartbeats.ensure(address)
         command = request(
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
@@ -222,6 +233,8 @@ class Rebalancer:
             raise ProtocolBroken(f"{address} sent an unreadable member list: {error}") from error
 
     async def _apply(self, topic: str, gained: Queues, lost: Queues) -> None:
+        # Lose before gain: two members that exchange queues would otherwise wait for each other's
+        # locks until the next round.
         ended = await self._lose(lost)
         if self.locks is None or not gained:
             if gained and not self._alone and not self._waited:
@@ -309,6 +322,7 @@ class Rebalancer:
             await turns.wait_idle(queue)
         if assignment.lost:
             return
+        # Before the lock is released: the next member reads this offset as soon as it has the lock.
         await self.offsets.store([assignment])
         if self.fetcher.assignments.get(queue) is not assignment:
             return

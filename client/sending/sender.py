@@ -99,6 +99,7 @@ class SendRetries:
         """Note an attempt that ended with an error."""
         self.attempts = [*self.attempts, attempt]
         self.refused = self.refused + 1 if found_no_master(attempt.error) else 0
+        # No connection, or a broker that takes no messages now: a slave, or one that stops.
         if self.refused and self.deadline < inf:
             # Nothing was stored, so `send_timeout` limits these attempts, not `retries`.
             self.number -= 1
@@ -297,6 +298,7 @@ class Sender:
         destinations = self._topics.find(topic) or await self._find_destinations(topic, deadline)
         began = trio.current_time()
         directed = self._directed(destinations, target) if target is not None else None
+        # The application chose the queue: on another one the order of its messages would be lost.
         tries = 1 if directed is not None else self._tries
         connector = self._connector
         retries: SendRetries | None = None  # until the first attempt has failed
@@ -314,6 +316,8 @@ class Sender:
                     other_broker=destinations.several_brokers,
                     longest=self.settings.try_timeout,
                 )
+            # Each attempt makes the request anew: its address, opaque and header depend on the
+            # queue.
             context: SendContext | None = None
             try:
                 address = destination.address or self._address(destination)
@@ -336,6 +340,7 @@ class Sender:
                     error = reason
                 now = trio.current_time()
                 self._end(context, None, error)
+                # Before the next choice, which leaves out what was noted.
                 self._note_failure(destination.queue, error, now - began, now)
                 if concerns_route(error):
                     self.session.finder.invalidate(topic)
@@ -347,6 +352,7 @@ class Sender:
                 # A refusal does not settle earlier attempts, and SYSTEM_ERROR not even its own.
                 if not again and not retries.maybe_stored:
                     raise error from error.__cause__
+            # Hooks see the end of each attempt that they saw begin.
             except BaseException:  # cancelled
                 self._end(context, None, None)
                 raise
@@ -364,6 +370,7 @@ class Sender:
                     return receipt
                 retries = retries or SendRetries(topic, tries, deadline)
                 retries.not_stored = receipt
+            # Twice: the answer may have changed the route, and so may the wait.
             destinations = self._present(destinations, retries)
             if not again or not await retries.wait(
                 self.settings.busy_backoff,
@@ -427,6 +434,8 @@ class Sender:
                 f"{queue.broker_name} ({address})",
                 request_name(code),
             )
+            # The next request must open a new connection: behind the same address another broker
+            # may start.
             if isinstance(error, BrokerStopping):
                 self.session.reconnect(address)
             raise error

@@ -203,6 +203,7 @@ class Http2Session:
                     widened = True
         except SessionRefused as error:
             self.abandon()
+            # RFC 9113, 5.4.1: a GOAWAY with the last stream that was looked at, then the end.
             self._http2.go_away(self._http2.last_stream, error.code)
             raise
         if widened:
@@ -211,11 +212,15 @@ class Http2Session:
     def _call_started(self, event: HeadersReceived) -> None:
         stream, size = event.stream, event.size
         if self.draining:
+            # RFC 9113, 8.7: with REFUSED_STREAM clients know that nothing was done, and try
+            # elsewhere.
             self._http2.reset(stream, ErrorCode.REFUSED_STREAM)
             return
         if len(self._calls) >= self._calls_max:
             self.limits.note("calls_max")
             self._http2.reset(stream, ErrorCode.REFUSED_STREAM)
+            # A client that ignores the announced limit pays as one that resets: otherwise the
+            # refusals are free for it.
             self.budgets.was_reset(self._now)
             return
         try:
@@ -229,6 +234,7 @@ class Http2Session:
                 )
             head = read_head(event.headers)
         except CallFailed as error:
+            # Also a failure has the HTTP status 200: gRPC's status is in the trailers.
             self._http2.end(stream, (_OK, _CONTENT_TYPE, *_trailers(error)))
         except NotGrpc as error:
             self._http2.end(stream, _http_answer(error.status))
@@ -249,6 +255,9 @@ class Http2Session:
         except CallFailed as error:
             self._refuse(number, error)
             return
+        # The bytes of a message that is not whole yet are granted again at once, so that it may be
+        # larger than a window. A whole one keeps the window until a handler takes it, and the
+        # client stops.
         self._grant(call)
         self._keep(call)
         if self.buffers.kept_bytes > self.buffers.bytes_max:
@@ -267,6 +276,7 @@ class Http2Session:
         call = self._calls.get(number)
         if call is not None:
             self._forget(number, call)
+            # A flood of calls with a reset each costs no handler (CVE-2023-44487).
             if any(isinstance(one, CallStarted) and one.call == number for one in self._events):
                 # Nobody has heard of it: it was begun in the same bytes.
                 self._events = [one for one in self._events if one.call != number]
@@ -407,15 +417,20 @@ class Http2Session:
     def _forget(self, number: int, call: _SessionCall) -> None:
         del self._calls[number]
         self._waiting.pop(number, None)
+        # The window of the connection is shared: bytes that nobody will take must be granted all
+        # the same, or the other calls starve (RFC 9113, 6.9).
         held = call.reader.release()
         if held:
             self._http2.grant(call.stream, held)
         self._keep(call)
 
     def _has_room(self, call: _SessionCall, size: int) -> bool:
+        # The windows of the client may be large, and its socket slow: the output has a limit of its
+        # own.
         return self.output_bytes <= OUTPUT_BYTES_MAX and size <= self._http2.room(call.stream)
 
     def _pump_all(self) -> None:
+        # In turns, so that a large answer does not hold up the small ones of the connection.
         for number, call in list(self._waiting.items()):
             if self._http2.window <= 0 or self.output_bytes > OUTPUT_BYTES_MAX:
                 return

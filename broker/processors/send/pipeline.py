@@ -154,6 +154,8 @@ class SendPipeline:
             closed = self.admission.closed_until(self.clock_ms())
             if closed is not None:
                 return [self.refusal(ResponseCode.SYSTEM_ERROR, closed)] * len(requests)
+        # A draft changes nothing outside of its batch, so the drafts of a batch that turns out too
+        # long can be thrown away and made again.
         batch = SendBatch(requests, [None] * len(requests), [], [], [], {})
         try:
             self._draft_all(batch)
@@ -179,6 +181,8 @@ class SendPipeline:
             batch, begin = await self._draft_one(request), time.perf_counter()
             result: BatchResult | Awaitable[BatchResult] = batch.answers
             if self._is_stored(batch):
+                # Entries in the queues first: other tasks run at the checkpoint, and the answer
+                # comes only after it.
                 self.store.indexer.index_offered()
                 await trio.lowlevel.checkpoint()  # the answer names the place of each message
                 result = self._answer_stored(batch, begin)
@@ -206,6 +210,8 @@ class SendPipeline:
         (request,) = batch.requests
         admission, known = self.admission, props.known_properties(request.header.properties or "")
         for _ in range(ADMISSIONS_MAX):
+            # A thread reads while topics may be deleted or changed here; without a limit, an
+            # operator's script that changes topics all the time would hold the sender for ever.
             if admission.generation != self.topics.generation:
                 admission.forget_targets()
             message = self._incoming(request, known)
@@ -243,6 +249,8 @@ class SendPipeline:
     ) -> BatchResult | Awaitable[BatchResult]:
         seconds = time.perf_counter() - begin
         places = batch.places
+        # The last record ends the batch: one fsync or one report of a slave that reaches it covers
+        # all.
         end = places[-1].log_offset + places[-1].size
         message_count = len(places) + batch.extra_messages
         try:
@@ -270,6 +278,8 @@ class SendPipeline:
             header = request.header
             text = texts[index]
             tags, unique_key, keys = indexed[index]
+            # The fast path has only tests of plain values: whatever is unusual in any way takes the
+            # path of all rules below, which gives the same record for a plain message.
             target = targets.get(header.topic)
             queue_id = header.queue_id
             if (
@@ -283,6 +293,8 @@ class SendPipeline:
                 and len(text) <= UNCHECKED_PROPERTIES_CHARACTERS
                 and index not in unusual
             ):
+                # The broker's own properties follow at the end of the text; a sender may leave out
+                # the last separator.
                 if text[-1] != PROPERTY_END:
                     text += PROPERTY_END
                 wait = NO_WAIT not in text or props.waits(text)
@@ -312,6 +324,7 @@ class SendPipeline:
             try:
                 known = unusual.get(index) or props.known_properties(text)
                 self._draft_unusual(batch, index, text, known)
+            # The refused request has no draft, so it uses up no queue offset.
             except Rejected as rejected:
                 batch.answers[index] = self.refusal(rejected.code, rejected.remark)
 
@@ -324,6 +337,8 @@ class SendPipeline:
         if message.request.header.batch:  # whatever the code, as in Java
             kind = self._inner_batch if message.target.batched else self._batch
         self._take(batch, index, message, *kind.drafts(message, text))
+        # Together the requests of this step would hold the loop for too long: one at a time, with
+        # checkpoints in between. A single request cannot be split further here.
         if len(batch.drafts) > SHORT_BATCH_MAX and len(batch.requests) > 1:
             raise LongBatch
 
@@ -334,6 +349,7 @@ class SendPipeline:
         if target is None or header.queue_id >= target.queue_limit:
             target = self.admission.find(header, request.connection.peer_text)
         queue_id = header.queue_id
+        # A sender that leaves the choice to the broker: SendMessageProcessor.java#sendMessage.
         if queue_id < 0:
             queue_id = random.randrange(max(1, target.write_queues))
         return Incoming(request, known, target, queue_id)
@@ -364,6 +380,7 @@ class SendPipeline:
         kind_of_message = type_of_message(message.known)
         if kind_of_message != NORMAL:
             batch.types[index] = kind_of_message.lower()
+        # Rare things are kept in dictionaries by index, so a plain message pays nothing for them.
         if message.handle is not None:
             batch.handles[index] = message.handle
         batch.drafts += drafts
@@ -373,6 +390,7 @@ class SendPipeline:
 
     def _append(self, batch: SendBatch) -> Response | None:
         """Store all drafts with one call; return the response to all requests if none is stored."""
+        # Before the append: what too few slaves have cannot be taken back from the log.
         reason = self.durability.refusal()
         if reason:
             self.statistics.totals.puts_too_few += len(batch.drafts)
@@ -405,6 +423,8 @@ class SendPipeline:
 
         Requests whose sender does not wait are answered at once.
         """
+        # A topic that this send created is lost by a crash until its table is on the disk, and with
+        # it the way to the message: the answer waits for both.
         unsaved = self.topics.unsaved
         if not unsaved and self.durability.durable_now(end):
             self._answers.send(batch, batch.pending)
@@ -426,6 +446,7 @@ class SendPipeline:
         self._answers.send(batch, immediate)
         for index in [pending.index for pending in immediate]:
             send_answers((batch.requests[index],), (answers[index],))
+            # None tells the caller that this request has its response already.
             answers[index] = None
 
     def _answer_when_durable(self, batch: SendBatch, end: int) -> Deferred:

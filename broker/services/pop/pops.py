@@ -127,6 +127,7 @@ class Pops:
 
     def move(self, key: QueueKey, offset: int, end: int = 0) -> None:
         """Move a position; it is committed once the records up to ``end`` are safe."""
+        # Nothing of this queue waits, and the move needs no record: the order of commits is kept.
         if key not in self._ahead and not end:
             self.offsets.commit(*key, offset)
             return
@@ -145,6 +146,7 @@ class Pops:
         """Forget positions, and the moves that wait for their records."""
         if not keys.isdisjoint(self._ahead):
             self._uncovered = deque(
+                # A move stays in its place without its position: its `timed_end` still counts.
                 move._replace(position=None) if move.key in keys else move
                 for move in self._uncovered
             )
@@ -189,11 +191,15 @@ class Pops:
 
         ``ending``: the broker stops, and no slave can report any more.
         """
+        # A slave that lags must not hold a position back for ever: each start would give all
+        # messages since then once more.
         before = self.steady() - SAFE_SECONDS
         while self._uncovered:
             end, made_at, key, offset, timed_end = self._uncovered[0]
             safe = self.log.is_safe(end)
             late = (ending or made_at < before) and self.log.on_disk(end)
+            # In the order in which they were made: a later position covers the earlier ones, so
+            # committing it first would let a crash lose the check points in between.
             if not late and not safe:
                 return
             self._uncovered.popleft()
@@ -201,10 +207,13 @@ class Pops:
                 self._note_safety(COVERED, end, safe=safe)
                 self.offsets.commit(*COVERED, timed_end)
             ahead = self._ahead.get(key)
+            # It was reset or deleted after this move, or a takeover has committed it.
             if offset is None or ahead is None:
                 continue
             self._note_safety(key, end, safe=safe)
             self.offsets.commit(*key, offset)
+            # The last move of this queue that waited; an earlier one leaves the newer position
+            # ahead.
             if ahead == offset:
                 del self._ahead[key]
 
@@ -216,6 +225,7 @@ class Pops:
         """Note whether slaves may know the position that is committed next."""
         known = self._unsafe.pop(key, None)
         if not safe:
+            # What slaves know is the position before the first unsafe one, however many follow it.
             before = known[0] if known is not None else self.offsets.committed_offset(*key)
             self._unsafe[key] = before, end
 
@@ -282,6 +292,7 @@ class Pops:
             log_end=self.store.appended.value,
         )
         due_ms = point.visible_at - LEAD_MS
+        # The check point first: if the append fails, nothing has moved and nobody has the messages.
         end = self.log.append([PopRecord(point, revive_queue, due_ms)])
         self.in_flight.begin(point, begun, revive_queue)
         self.move(key, following, end)
@@ -319,6 +330,7 @@ class Pops:
         position, info = self.position(key), self.orders.pops.get(key)
         if position is None:
             return False  # the group has never popped this queue
+        # Acknowledged before: a client that got no answer asks again.
         if offset < position:
             return True
         following = info.acknowledge(offset, pop_time) if info is not None else offset + 1

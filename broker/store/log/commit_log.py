@@ -110,11 +110,15 @@ class CommitLog:
 
         Raises: DiskFull, StoreIoError, IllegalMessage. Checkpoint: never.
         """
+        # Store times never fall: searches by time bisect them, and recovery compares them with the
+        # checkpoint. The clock guard limits how far they may be ahead of the clock.
         timestamp = max(now_ms, self.last_timestamp)
         start = offset = piece_start = self.appended.value
         if self._erase_due:
             self.erase_from(start)
         segment = self._segment_at(start)
+        # 8 bytes stay free for the BLANK that ends a segment:
+        # CommitLog.java#END_FILE_MIN_BLANK_LENGTH.
         stop = segment.end - BLANK.size
         table, heads, store_host = queues.queues, self._heads, self.config.store_host
         parts: list[bytes] = []
@@ -143,6 +147,7 @@ class CommitLog:
                             f"a record of {size} bytes does not fit into a segment of"
                             f" {segment.size} bytes"
                         )
+                # A half and a rollback have no place in a queue; Java writes 0 there.
                 queue_offset = queue.next_offset if numbers else 0
                 parts += (
                     pack(
@@ -170,16 +175,20 @@ class CommitLog:
                 places.append(Appended(offset, size, queue_offset, timestamp))
                 found.append(queue)
                 if numbers:
+                    # At once, as the next draft of the batch may be for the same queue; `_undo`
+                    # takes it back.
                     queue.next_offset = queue_offset + numbers
                 offset += size
             self.disk.write_at(
                 segment.fd, b"".join(parts), piece_start - segment.base, segment.path
             )
+        # struct.error: a number of the sender does not fit its field.
         except (StoreError, struct.error) as error:
             self._undo(drafts, places, found, taken, start)
             if isinstance(error, struct.error):
                 raise IllegalMessage(f"a number of the message is out of range: {error}") from error
             raise
+        # Only after the write: a failed append must not move the store time.
         self.last_timestamp = timestamp
         self.ahead_ms = timestamp - now_ms
         return Batch(drafts, places, start, offset, found)
@@ -213,6 +222,7 @@ class CommitLog:
 
         Raises: DiskFull, StoreIoError.
         """
+        # The bytes that were written ahead are the record that comes now.
         if not erase:
             self._erase_due = False
         elif self._erase_due:
