@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import trio
+
 from triomq.broker.config import BrokerConfig
 from triomq.broker.local_cluster import LocalCluster
-from triomq.broker.processors.quota_check import QuotaCheck
 from triomq.broker.service_set import ServiceSet
-from triomq.broker.services.quotas import Use
+from triomq.remoting.access.quotas import Quotas, Use
 from triomq.remoting.core.open_files import Places
 from triomq.remoting.grpc.grpc_server import ALPN, GrpcServer
 from triomq.remoting.grpc.methods import CallContext
@@ -45,7 +46,7 @@ def open_parts(
         services.registrar.settings.broker_address,
         (config.broker_ip, port),
     )
-    spend = None if services.quotas is None else partial(spend_of_call, QuotaCheck(services.quotas))
+    spend = None if services.quotas is None else partial(spend_of_call, services.quotas)
     access = None if services.notes is None else CallAccess(services.notes, spend=spend)
     service = GrpcMessaging(cluster, config.endpoint.messaging, access=access, direct=cluster)
     grpc = GrpcServer(
@@ -61,7 +62,7 @@ def open_parts(
     return service, grpc
 
 
-def spend_of_call(check: QuotaCheck, user: str, name: str, request: Any, call: CallContext) -> None:
+def spend_of_call(quotas: Quotas, user: str, name: str, request: Any, call: CallContext) -> None:
     """Refuse a call beyond the quota of its user. Raises: Rejected.
 
     What its topics and groups may is checked where it becomes requests to this broker.
@@ -76,7 +77,7 @@ def spend_of_call(check: QuotaCheck, user: str, name: str, request: Any, call: C
         requests=int(name in ("SendMessage", "ReceiveMessage")),
         connection=call.connection,
     )
-    check.require(use, reads=name == "ReceiveMessage")
+    quotas.require(use, trio.current_time(), reads=name == "ReceiveMessage")
 
 
 def _sniffer(config: BrokerConfig, security: Security) -> ConnectionSniffer | None:

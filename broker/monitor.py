@@ -26,7 +26,7 @@ from triomq.broker.roles.role import Role
 from triomq.broker.service_set import ServiceSet
 from triomq.broker.services.transactions.transactions import FINISH_EDGES_SECONDS
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.monitor.access_figures import access_figures
+from triomq.remoting.monitor.access_figures import access_figures, quota_figures
 from triomq.remoting.monitor.metrics import (
     Family,
     Histogram,
@@ -173,14 +173,7 @@ class BrokerSource:
         if services.notes is not None:
             yield from access_figures(services.notes)
         if services.quotas is not None:
-            yield counter(
-                "triomq_quota_refusals_total",
-                "Sends and reads beyond a quota.",
-                [
-                    Sample(count, {"quota": quota, "unit": unit})
-                    for (quota, unit), count in services.quotas.refused.items()
-                ],
-            )
+            yield quota_figures(services.quotas)
         pushed = self.services.pushed
         yield counter(
             "triomq_replies_total",

@@ -39,7 +39,6 @@ from triomq.broker.services.pop.revive_records import revive_topic
 from triomq.broker.services.pop.reviver import Reviver
 from triomq.broker.services.pushed_replies import PushedReplies
 from triomq.broker.services.queue_locks import QueueLocks
-from triomq.broker.services.quotas import Quotas
 from triomq.broker.services.registration import Registrar, RegistrationSettings
 from triomq.broker.services.remote_sender import RemoteSender
 from triomq.broker.services.slow_consumers import SlowConsumers
@@ -53,6 +52,7 @@ from triomq.broker.services.transactions.transactions import Transactions
 from triomq.broker.store.opening import wall_clock_ms
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.access.control import AccessControl
+from triomq.remoting.access.quotas import Quotas
 from triomq.remoting.audit.decision_log import DecisionLog
 from triomq.remoting.audit.decision_notes import DecisionNotes
 from triomq.remoting.client.connector import Connector

@@ -15,11 +15,11 @@ import attrs
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.quotas import Quotas
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.core.retention import RetentionRules
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.access.quotas import Quotas
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.core.java_keys import KeyTable
 from triomq.remoting.core.open_files import explained

@@ -17,10 +17,8 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.broker.services.quotas import Quotas, Use
-from triomq.remoting.core.errors import Rejected
+from triomq.remoting.access.quotas import Quotas, Use
 from triomq.remoting.protocol.codes import RequestCode as Code
-from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.signing import PROXIED_USER
 from triomq.remoting.server.requests import Request
 
@@ -64,13 +62,7 @@ class QuotaCheck:
             requests=int(counts),
             connection=None if proxied else request.connection,
         )
-        self.require(use, reads=reads)
-
-    def require(self, use: Use, *, reads: bool) -> None:
-        """Refuse what is beyond a quota. Raises: Rejected."""
-        if reason := self.quotas.refusal(use, self.clock()):
-            busy = ResponseCode.FLOW_CONTROL if reads else ResponseCode.SYSTEM_BUSY
-            raise Rejected(busy, f"[QUOTA]broker busy, start flow control for a while: {reason}")
+        self.quotas.require(use, self.clock(), reads=reads)
 
 
 def _count(request: Request) -> int:

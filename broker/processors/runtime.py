@@ -20,10 +20,10 @@ from triomq.broker.config import BrokerConfig
 from triomq.broker.services.delay import DelayedMessages
 from triomq.broker.services.groups import GroupTable
 from triomq.broker.services.live_settings import LiveSettings
-from triomq.broker.services.quotas import Quotas
 from triomq.broker.services.statistics import PUT_TIME_BOUNDS_MS, Statistics, summary
 from triomq.broker.services.timers.timers import Timers
 from triomq.broker.store.store import MessageStore
+from triomq.remoting.access.quotas import Quotas
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.offsets import BrokerStats, LargestStats

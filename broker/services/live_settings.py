@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.broker.services.quotas import QUOTAS, Quota
+from triomq.remoting.access.quotas import QUOTAS, Quota
 from triomq.remoting.core.settings import LONG_MAX, flag, number, setting
 
 

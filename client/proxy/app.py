@@ -151,8 +151,9 @@ async def run_proxy(
         directory = cluster.calls.directory
         copy = AccessCopy(connector, lambda: directory.masters(config.cluster_name))
         notes = _notes(config, copy, audit)
-        access = None if notes is None else CallAccess(notes)
         checks = cluster.verifies_signatures = config.access.authentication
+        spend = copy.spend if checks else None
+        access = None if notes is None else CallAccess(notes, spend=spend)
         service = GrpcMessaging(cluster, config.messaging, access=access)
         passed = PassedRequests(
             service, cluster.registrations.joined, cluster.calls.directory.name_at
@@ -179,7 +180,7 @@ async def run_proxy(
         async with open_background() as serving:
             listening, port = await serving.start(grpc.run, name="grpc-server")
             cluster.endpoint = attrs.evolve(cluster.endpoint, port=port)
-            monitor.serve(ProxySource(cluster, service, grpc, notes))
+            monitor.serve(ProxySource(cluster, service, grpc, notes, copy.quotas))
             task_status.started(ProxyReady(listening, port, stopping.set))
             await stopping.wait()
             monitor.leave()

@@ -8,11 +8,12 @@ import attrs
 import trio
 
 from triomq.client.proxy.remote_cluster import RemoteCluster
+from triomq.remoting.access.quotas import Quotas
 from triomq.remoting.audit.decision_notes import DecisionNotes
 from triomq.remoting.grpc.call_statistics import grpc_figures
 from triomq.remoting.grpc.grpc_server import GrpcServer
 from triomq.remoting.messaging.service import GrpcMessaging
-from triomq.remoting.monitor.access_figures import access_figures
+from triomq.remoting.monitor.access_figures import access_figures, quota_figures
 from triomq.remoting.monitor.metrics import Family, counter, gauge
 
 
@@ -23,7 +24,8 @@ class ProxySource:
     cluster: RemoteCluster
     service: GrpcMessaging
     server: GrpcServer
-    notes: DecisionNotes | None = None
+    notes: DecisionNotes | None
+    quotas: Quotas
 
     async def refresh(self, _series_max: int) -> None:
         """Read nothing: all figures are in memory. Checkpoint: always."""
@@ -85,5 +87,7 @@ class ProxySource:
         )
         if self.notes is not None:
             yield from access_figures(self.notes)
+        if self.quotas.quotas:
+            yield quota_figures(self.quotas)
         yield from grpc_figures(self.server.statistics())
         yield from self.service.figures()

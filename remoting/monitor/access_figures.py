@@ -1,10 +1,11 @@
-"""Figures of access control and of the audit log, the same for every kind of server."""
+"""Figures of access control, of the audit log and of quotas, the same for every kind of server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from triomq.remoting.access.control import Check
+from triomq.remoting.access.quotas import Quotas
 from triomq.remoting.audit.decision_log import outcomes
 from triomq.remoting.audit.decision_notes import DecisionNotes
 from triomq.remoting.monitor.metrics import Family, Sample, counter
@@ -24,3 +25,15 @@ def access_figures(notes: DecisionNotes) -> Iterator[Family]:
             "Entries of the audit log, by what became of them.",
             [Sample(count, {"outcome": outcome}) for outcome, count in outcomes(notes.log)],
         )
+
+
+def quota_figures(quotas: Quotas) -> Family:
+    """Return what was refused because of quotas."""
+    return counter(
+        "triomq_quota_refusals_total",
+        "Requests beyond a quota.",
+        [
+            Sample(count, {"quota": quota, "unit": unit})
+            for (quota, unit), count in quotas.refused.items()
+        ],
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import trio
 from access_callers import PASSWORD, ROOT, SETTINGS, Caller
+from grpc_broker import GrpcClient
 from hooked_cluster import hooked_cluster
 from proxied_cluster import RunningProxy, proxy_config
 from replicated_brokers import eventually
@@ -44,7 +45,7 @@ def prepare(namesrv: str) -> None:
 
 
 async def test_quotas_count_for_the_user_behind_a_proxy(tmp_path: Path) -> None:
-    settings = {**SETTINGS, "quotas": "User:sender bytes=1 connections=1"}
+    settings = {**SETTINGS, "quotas": "User:sender bytes=1; User:root connections=1"}
     async with hooked_cluster(tmp_path, (), **settings) as namesrv, trio.open_nursery() as nursery:
         await trio.to_thread.run_sync(prepare, namesrv)
         ready: ProxyReady = await nursery.start(
@@ -53,16 +54,29 @@ async def test_quotas_count_for_the_user_behind_a_proxy(tmp_path: Path) -> None:
         with contextlib.ExitStack() as channels:
             proxy = RunningProxy(ready, channels)
 
-            async def code(user: str, password: str, size: int) -> int:
-                client = proxy.client(credentials=(user, password), topic="TA", group="GA")
-                return (await client.send(client.message(bytes(size)))).status.code
+            def client(user: str, password: str) -> GrpcClient:
+                return proxy.client(credentials=(user, password), topic="TA", group="GA")
+
+            async def send(client: GrpcClient, size: int) -> pb.Status:
+                return (await client.send(client.message(bytes(size)))).status
+
+            sender, root, too_many = client("sender", PASSWORD), client(*ROOT), client(*ROOT)
 
             async def known() -> bool:
-                return await code("sender", PASSWORD, 10_000) == pb.Code.OK
+                return (await send(sender, 10_000)).code == pb.Code.OK
 
             await eventually(known)  # the debt lasts for hours
-            assert await code("sender", PASSWORD, 1) == pb.Code.TOO_MANY_REQUESTS
-            assert await code(*ROOT, 1) == pb.Code.OK
+            assert (await send(sender, 1)).code == pb.Code.TOO_MANY_REQUESTS
+            assert (await send(root, 1)).code == pb.Code.OK
+            refused = await send(too_many, 1)
+            assert refused.code == pb.Code.TOO_MANY_REQUESTS
+            assert "the quota of User:root is 1 connections" in refused.message
+            root.channel.close()
+
+            async def has_room() -> bool:
+                return (await send(too_many, 1)).code == pb.Code.OK
+
+            await eventually(has_room)
         ready.stop()
 
 

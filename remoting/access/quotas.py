@@ -1,5 +1,5 @@
-"""Quotas: how much a user, topic or consumer group may ask of this broker in a second, and how many
-connections a user may have. SANS-IO.
+"""Quotas: how much a user, topic or consumer group may ask of a broker in a second, and how many
+connections a user may have to it, or to a proxy. SANS-IO.
 
 A quota is a token bucket of one second. A request that finds a bucket empty is refused, whatever
 its size; one that finds something in it may leave a debt. So a quota of bytes never refuses a large
@@ -15,8 +15,10 @@ from typing import Protocol
 
 import attrs
 
+from triomq.remoting.core.errors import Rejected
 from triomq.remoting.core.settings import Kind
 from triomq.remoting.core.token_bucket import TokenBucket
+from triomq.remoting.protocol.codes import ResponseCode
 
 BURST_SECONDS = 1.0
 ACCOUNTS_MAX = 10_000
@@ -153,7 +155,7 @@ class _Account:
 
 @attrs.define(eq=False)
 class Quotas:
-    """The accounts of one broker."""
+    """The accounts of one server."""
 
     quotas: Sequence[Quota]
     """Change them by ``replace`` only."""
@@ -165,6 +167,17 @@ class Quotas:
         """Count by other quotas from now on, and forget what was used."""
         self.quotas = quotas
         self._accounts.clear()
+
+    def require(self, use: Use, now: float, *, reads: bool = False) -> None:
+        """Refuse a request beyond a quota, or spend what it uses.
+
+        *now*: a steady clock, in seconds; *reads*: whether it is a consumer's, which pauses then.
+
+        Raises: Rejected.
+        """
+        if reason := self.refusal(use, now):
+            busy = ResponseCode.FLOW_CONTROL if reads else ResponseCode.SYSTEM_BUSY
+            raise Rejected(busy, f"[QUOTA]broker busy, start flow control for a while: {reason}")
 
     def refusal(self, use: Use, now: float) -> str:
         """Return why a request is refused, and count it; an empty text lets it in, and spends.

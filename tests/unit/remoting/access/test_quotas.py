@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triomq.broker.services import quotas as quotas_module
-from triomq.broker.services.quotas import QUOTAS, Quotas, Use
+from triomq.remoting.access import quotas as quotas_module
+from triomq.remoting.access.quotas import QUOTAS, Quotas, Use
 
 TEXT = "User:shop requests=3; Topic:orders messages=2 bytes=1000; Topic:* messages=5"
 
