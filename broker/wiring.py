@@ -14,7 +14,7 @@ import attrs
 from triomq.broker.config import BrokerConfig
 from triomq.broker.grpc_endpoint import GrpcEndpoint, grpc_port
 from triomq.broker.java_keys import BROKER_KEYS
-from triomq.broker.monitor import BrokerSource
+from triomq.broker.monitor_source import BrokerSource
 from triomq.broker.processors.access import AccessRequests
 from triomq.broker.processors.broker_config import BrokerConfigRequests
 from triomq.broker.processors.clients import Clients

@@ -22,7 +22,7 @@ from triomq.namesrv.config_requests import ConfigRequests, route_rules
 from triomq.namesrv.kv import KvConfig
 from triomq.namesrv.kv_requests import KvRequests
 from triomq.namesrv.min_broker_id_notices import MinBrokerIdNotices
-from triomq.namesrv.monitor import NamesrvSource
+from triomq.namesrv.monitor_source import NamesrvSource
 from triomq.namesrv.registration_requests import RegistrationRequests
 from triomq.namesrv.request_table import handler_table
 from triomq.namesrv.route_requests import RouteRequests

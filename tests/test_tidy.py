@@ -39,7 +39,7 @@ PURE = (
         "broker/services/timers/timer_rules.py",
         "broker/services/timers/timer_schedule.py",
         "broker/store/core/clock_guard.py",
-        "broker/store/compaction/newest.py",
+        "broker/store/compaction/newest_by_key.py",
         "broker/store/timer/timer_check.py",
         "broker/store/timer/timer_record.py",
         "broker/store/timer/wheel.py",

@@ -2,7 +2,8 @@
 
 A master begins its epoch at the end of its log. So two logs are equal up to the end of the last
 epoch that both have with the same start, as far as both have bytes of it. Two masters never have
-the same epoch: the controllers see to that.
+the same epoch: the controllers see to that. What a slave has behind the last common point is cut
+off when it opens its store again (``cut_at`` in ``broker/store/recovery.py``).
 
 The file is that of RocketMQ's controller mode: the number of entries, the CRC-32 of all lines that
 follow (without its highest bit), then ``epoch-start`` on each line. Source:

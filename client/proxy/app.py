@@ -38,7 +38,7 @@ from triomq.client.core.route_finder import RouteFinder, update_name_servers
 from triomq.client.core.servers import checked_access, listed_name_servers
 from triomq.client.proxy.access_copy import AccessCopy
 from triomq.client.proxy.heartbeat_connections import HeartbeatConnections
-from triomq.client.proxy.monitor import ProxySource
+from triomq.client.proxy.monitor_source import ProxySource
 from triomq.client.proxy.passed_requests import PassedRequests
 from triomq.client.proxy.proxy_config import ProxyConfig
 from triomq.client.proxy.remote_cluster import ProxyEndpoint, RemoteCluster

@@ -10,7 +10,7 @@ Source: remoting/…/protocol/RemotingCommand.java.
 from typing import Protocol, TypeVar
 
 from triomq.remoting.core.errors import HeaderFieldError, LocalProtocolError, RemoteProtocolError
-from triomq.remoting.protocol import header_binary, header_json
+from triomq.remoting.protocol import header_json, header_rocketmq
 from triomq.remoting.protocol.codes import (
     PROTOCOL_VERSION,
     LanguageCode,
@@ -149,9 +149,9 @@ def encode_command(command: Command) -> bytes:
 
 def _head_of(command: Command, body_size: int) -> bytes:
     serialize = command.serialize
-    if serialize and not header_binary.fits_binary(command.code, command.version):
+    if serialize and not header_rocketmq.fits_binary(command.code, command.version):
         serialize = SerializeType.JSON
-    encode = header_binary.encode_header if serialize else header_json.encode_header
+    encode = header_rocketmq.encode_header if serialize else header_json.encode_header
     c = command
     header = encode((c.code, c.opaque, c.flag, c.version, c.language, c.remark, c.ext))
     size = len(header)
@@ -188,7 +188,7 @@ def decode_frame(frame: bytes | bytearray | memoryview) -> Command:
                 body,
             )
     serialize = serialize_type(kind)
-    decode = header_binary.decode_header if serialize else header_json.decode_header
+    decode = header_rocketmq.decode_header if serialize else header_json.decode_header
     code, opaque, flag, version, language, remark, ext = decode(header)
     return Command(code, opaque, flag, language, version, remark, ext, body, serialize)
 

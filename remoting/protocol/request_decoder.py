@@ -2,22 +2,22 @@
 
 The JSON header of a known code is read by the typed decoder of that code. The code is guessed from
 the first bytes, and the result counts only if the decoded code is the same. A binary header that
-repeats an earlier one is read by ``header_binary_fast``. All others take the slow path, with equal
-results.
+repeats an earlier one is read by ``header_rocketmq_fast``. All others take the slow path, with
+equal results.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from triomq.remoting.core.errors import HeaderFieldError
-from triomq.remoting.protocol import header_binary, header_json
+from triomq.remoting.protocol import header_json, header_rocketmq
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.command import RESPONSE_FLAG, serialize_type
 from triomq.remoting.protocol.fields import codec_of
 from triomq.remoting.protocol.framing import HEADER_LENGTH, HEADER_WORD
-from triomq.remoting.protocol.header_binary_fast import RepeatedHeaders
 from triomq.remoting.protocol.header_json import LANGUAGE_NUMBERS, language_number
 from triomq.remoting.protocol.header_json_fast import frame_reader
+from triomq.remoting.protocol.header_rocketmq_fast import RepeatedHeaders
 from triomq.remoting.protocol.structs import msgspec
 
 DecodedRequest: TypeAlias = tuple[int, int, int, int, int, str | None, object, int, bytes, bytes]
@@ -116,7 +116,7 @@ class RequestDecoder:
         if known is not None:
             code, opaque, flag, version, language, made = known
             return code, opaque, flag, version, language, None, made, serialize, header, body
-        code, opaque, flag, version, language, remark, ext = header_binary.decode_header(header)
+        code, opaque, flag, version, language, remark, ext = header_rocketmq.decode_header(header)
         made = self._header_object(code, opaque, flag, ext)
         if made is not None:
             cls, short = self._headers[code]
@@ -146,5 +146,7 @@ def decode_ext(serialize: int, header: bytes) -> dict[str, str]:
             return _read_texts(header).texts or {}
         except (ValueError, RecursionError):
             pass  # unusual or damaged: the slow path tells
-    decode = header_binary.decode_header if serialize_type(serialize) else header_json.decode_header
+    decode = (
+        header_rocketmq.decode_header if serialize_type(serialize) else header_json.decode_header
+    )
     return decode(header)[6] or {}

@@ -38,7 +38,7 @@ from triomq.remoting.core.properties_file import (
     parse_properties,
 )
 from triomq.remoting.monitor.http import BadRequest, HttpRequest, read_request
-from triomq.remoting.protocol import header_binary, header_json
+from triomq.remoting.protocol import header_json, header_rocketmq
 from triomq.remoting.protocol.batch import batch_properties, decode_batch, encode_batch
 from triomq.remoting.protocol.bodies.pop import BatchAckBody
 from triomq.remoting.protocol.bodies.registration import decode_registration
@@ -157,8 +157,8 @@ def json_header(data: bytes) -> None:
 
 def binary_header(data: bytes) -> None:
     """Read, write, read again."""
-    decoded = header_binary.decode_header(data)
-    again = header_binary.decode_header(header_binary.encode_header(decoded))
+    decoded = header_rocketmq.decode_header(data)
+    again = header_rocketmq.decode_header(header_rocketmq.encode_header(decoded))
     assert again == decoded
 
 
@@ -351,7 +351,7 @@ def signature(data: bytes) -> None:
     """
     if not data:
         return
-    decode = header_binary.decode_header if data[0] & 1 else header_json.decode_header
+    decode = header_rocketmq.decode_header if data[0] & 1 else header_json.decode_header
     _, _, _, version, _, _, ext = decode(data[1:])
     assert is_signed_by(ext or {}, data, "secret", version=version) in (True, False)
     made = signed(ext, data, CREDENTIALS, binary=bool(data[0] & 1))

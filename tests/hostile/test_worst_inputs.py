@@ -43,7 +43,7 @@ from triomq.remoting.core.properties_file import decode_text, parse_properties
 from triomq.remoting.grpc.grpc_connection import READ_BYTES as GRPC_READ_BYTES
 from triomq.remoting.grpc.http2_session import CallStarted
 from triomq.remoting.monitor.http import BadRequest, read_request
-from triomq.remoting.protocol import header_binary, header_json
+from triomq.remoting.protocol import header_json, header_rocketmq
 from triomq.remoting.protocol.batch import ELEMENTS_MAX, decode_batch
 from triomq.remoting.protocol.bodies.registration import (
     RegisterBrokerBody,
@@ -213,7 +213,7 @@ BINARY = (
     + len(PAIRS).to_bytes(4, "big")
     + PAIRS
 )
-worst("binary_header", "fields", BINARY, header_binary.decode_header)
+worst("binary_header", "fields", BINARY, header_rocketmq.decode_header)
 ONE_WAY = b'{"code":34,"flag":2}'
 FRAMES = ((4 + len(ONE_WAY)).to_bytes(4, "big") + len(ONE_WAY).to_bytes(4, "big") + ONE_WAY) * (
     READ_BYTES // (8 + len(ONE_WAY))

@@ -20,7 +20,7 @@ from simulated_disk import Fault, Image, Operation, SimulatedDisk
 
 from triomq.broker.store.compaction import copy_file, replacement
 from triomq.broker.store.compaction.compaction_log import CompactionLog
-from triomq.broker.store.compaction.newest import NewestByKey
+from triomq.broker.store.compaction.newest_by_key import NewestByKey
 from triomq.broker.store.core.errors import FlushFailed, StoreError
 from triomq.broker.store.io.disk import Disk
 

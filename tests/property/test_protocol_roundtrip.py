@@ -34,7 +34,7 @@ from triomq.remoting.protocol.command import (
     response_to,
 )
 from triomq.remoting.protocol.fields import codec_of
-from triomq.remoting.protocol.header_binary_fast import (
+from triomq.remoting.protocol.header_rocketmq_fast import (
     FIXED_BYTES_MAX,
     LEARN_EVERY,
     SHAPES_MAX,

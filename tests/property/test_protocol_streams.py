@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.golden_data import exchanges
 from triomq.remoting.core.errors import FrameError, RemoteProtocolError
-from triomq.remoting.protocol import header_binary, header_json
+from triomq.remoting.protocol import header_json, header_rocketmq
 from triomq.remoting.protocol.batch import decode_batch
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
 from triomq.remoting.protocol.bodies.offsets import ConsumeStats
@@ -184,7 +184,7 @@ def test_arbitrary_bytes_are_read_or_refused(data: bytes) -> None:
     for read in (
         loads,
         header_json.decode_header,
-        header_binary.decode_header,
+        header_rocketmq.decode_header,
         decode_batch,
         decode_records,
         TopicRoute.decode,

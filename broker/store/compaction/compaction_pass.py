@@ -16,7 +16,7 @@ import attrs
 
 from triomq.broker.store.compaction.compaction_log import CompactionLog, key_of
 from triomq.broker.store.compaction.copy_file import CopyFile
-from triomq.broker.store.compaction.newest import NewestByKey
+from triomq.broker.store.compaction.newest_by_key import NewestByKey
 from triomq.remoting.protocol.record import StoredMessage
 
 

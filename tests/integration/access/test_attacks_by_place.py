@@ -30,7 +30,7 @@ from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData, ProducerDat
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, request
-from triomq.remoting.protocol.header_binary import decode_header
+from triomq.remoting.protocol.header_rocketmq import decode_header
 from triomq.remoting.protocol.headers.pull import PullMessageHeader
 from triomq.remoting.protocol.headers.send import SendMessageHeader, SendMessageResponseHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader

@@ -11,7 +11,7 @@ from stored_records import stored_record
 from triomq.broker.store.compaction.compaction_log import open_compaction_log
 from triomq.broker.store.compaction.compaction_pass import CompactionPass
 from triomq.broker.store.compaction.copy_file import CopySizes
-from triomq.broker.store.compaction.newest import NewestByKey
+from triomq.broker.store.compaction.newest_by_key import NewestByKey
 from triomq.broker.store.core.errors import IllegalMessage, StoreDamaged
 from triomq.broker.store.io.disk import Disk
 

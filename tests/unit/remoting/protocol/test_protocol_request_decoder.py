@@ -9,8 +9,8 @@ import pytest
 from triomq.remoting.core.errors import HeaderFieldError, RemoteProtocolError
 from triomq.remoting.protocol.codes import LanguageCode, SerializeType
 from triomq.remoting.protocol.command import Command, encode_command, request
-from triomq.remoting.protocol.header_binary_fast import LEARN_EVERY
 from triomq.remoting.protocol.header_json import find_code
+from triomq.remoting.protocol.header_rocketmq_fast import LEARN_EVERY
 from triomq.remoting.protocol.headers.offset import GetMinOffsetHeader
 from triomq.remoting.protocol.headers.send import SendMessageHeader
 from triomq.remoting.protocol.headers.topic import AllTopicsHeader

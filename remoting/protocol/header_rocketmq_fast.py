@@ -4,8 +4,8 @@ A client writes the same header for each of its requests, except the values of a
 the header class declares as varying. ``RepeatedHeaders`` learns a header by cutting it into the
 fixed parts between these values. A later header with the same fixed parts, byte for byte, differs
 in these values only: its header object is a copy of the first one with other values. Any other
-header, and any unusual value, is left to ``header_binary``, which takes twice as long and reads the
-same: a property test. See docs/adr/010-typed-headers.md.
+header, and any unusual value, is left to ``header_rocketmq``, which takes twice as long and reads
+the same: a property test. See docs/adr/010-typed-headers.md.
 """
 
 import struct
@@ -18,7 +18,7 @@ SHAPES_MAX = 4096
 FIXED_BYTES_MAX = 1024
 """The largest fixed parts to learn: clients choose what is in them."""
 LEARN_EVERY = 16
-"""Learn one unknown header in 16: learning takes as long as reading with ``header_binary``."""
+"""Learn one unknown header in 16: learning takes as long as reading with ``header_rocketmq``."""
 
 # code i16, language u8, version i16, opaque i32, flag i32, remark size i32, size of entries i32
 _FIXED = Struct(">hBhiiii")
