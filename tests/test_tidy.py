@@ -12,6 +12,7 @@ import tokenize
 from collections.abc import Iterator
 
 import pytest
+from commit_rules import commit_errors, message_errors
 from docstring_rules import docstrings, section_errors, shared_class_names
 from import_rules import circles, folder_graph, import_graph, layer_errors
 from loss_rules import counting_tests
@@ -699,3 +700,27 @@ def test_nothing_refers_to_the_machine_it_was_written_on(word: str) -> None:
         ["git", "grep", "-lF", word], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert found.stdout == ""
+
+
+def test_new_commits_say_what_and_why() -> None:
+    """Shallow clones and releases without git are checked as far as they have commits."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+    assert list(commit_errors(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "lines", "error"),
+    [
+        ("Broker: " + "x" * 65, 0, "72"),
+        ("Broker: a full stop.", 0, "full stop"),
+        ("Broker: a subject\nwithout a gap", 0, "empty line"),
+        ("Broker: a subject\n\n" + "x" * 101, 0, "100"),
+        ("Broker: a large change", 21, "no body"),
+        ("Broker: " + "x" * 64, 20, None),
+        ("Broker: a large change\n\nIts reason.", 21, None),
+    ],
+)
+def test_the_rule_sees_a_message(message: str, lines: int, error: str | None) -> None:
+    found = message_errors(message + "\n", lines)
+    assert [error in each for each in found] == [True] if error else found == []
