@@ -288,14 +288,13 @@ async def test_an_example_with_a_wrong_option_is_found(stage: Stage) -> None:
     assert (await mqadmin(*stage.words(["topicRoute", "-t", "orders", "--wrong"]))).code == 2
 
 
-PAGES = ("README.md", "README.zh-CN.md")
+PAGE = "README.md"
 
 
 @pytest.mark.slow
 @pytest.mark.feature("149b", "200b", "200c")
-@pytest.mark.parametrize("page", PAGES)
-def test_the_servers_of_the_readme(page: str, shell: Shell) -> None:
-    namesrv, broker = shell.ports.values()
+def test_the_servers_of_the_readme(shell: Shell) -> None:
+    page, (namesrv, broker) = PAGE, shell.ports.values()
     (shell.home / "broker.conf").write_text(
         f"brokerName=broker-c\nlistenPort={broker}\nbrokerIP1=127.0.0.1\nstorePathRootDir={shell.home}/store\n"
     )
@@ -314,16 +313,15 @@ def test_the_servers_of_the_readme(page: str, shell: Shell) -> None:
     assert json.loads(shell.run(of(page, "mqadmin", "group", "lag")))
     shell.stop()
     shell.running.clear()
-    if page == "README.md":
-        for line in (line for line in text_lines("docs/mqstore.md") if line.startswith("mqstore")):
-            out = shell.run(
-                line.partition(" | jq")[0]
-                .partition("   #")[0]
-                .replace("--queue 3 --from 1000", f"--queue {receipt.queue.queue_id} --from 0")
-            )
-            assert out
-            if "--key" in line:
-                assert json.loads(out.splitlines()[0])["keys"] == ["order-17"], out
+    for line in (line for line in text_lines("docs/mqstore.md") if line.startswith("mqstore")):
+        out = shell.run(
+            line.partition(" | jq")[0]
+            .partition("   #")[0]
+            .replace("--queue 3 --from 1000", f"--queue {receipt.queue.queue_id} --from 0")
+        )
+        assert out
+        if "--key" in line:
+            assert json.loads(out.splitlines()[0])["keys"] == ["order-17"], out
 
 
 def text_lines(page: str) -> list[str]:
@@ -339,7 +337,7 @@ def text_lines(page: str) -> list[str]:
 @pytest.mark.feature("200b", "200c")
 @pytest.mark.parametrize(
     ("page", "line"),
-    [(PAGES[0], "mqlocal"), (PAGES[1], "mqlocal"), ("docs/testing.md", "mqlocal --namesrvs 2")],
+    [(PAGE, "mqlocal"), ("docs/testing.md", "mqlocal --namesrvs 2")],
 )
 def test_a_local_cluster(page: str, line: str, shell: Shell) -> None:
     namesrv = shell.ports["9876"]
@@ -353,8 +351,8 @@ def test_a_local_cluster(page: str, line: str, shell: Shell) -> None:
 
 @pytest.mark.slow
 @pytest.mark.feature("200b", "200c")
-@pytest.mark.parametrize("page", PAGES)
-def test_the_master_and_slave_of_the_readme(page: str, shell: Shell) -> None:
+def test_the_master_and_slave_of_the_readme(shell: Shell) -> None:
+    page = PAGE
     of_page = [block.text for block in blocks("properties") if block.page == "docs/replication.md"]
     both = of_page[0]  # the second one is that of controller mode
     columns = [re.split(r"\s{2,}", line.strip()) for line in both.splitlines()]
