@@ -67,7 +67,7 @@ delta-test: .peers/delta/.complete ## Delta tables with the Spark that triomq[de
 	@mkdir -p .lanes
 	.peers/delta/bin/python -m pytest -q --color=no --no-skips --again --features=.lanes/delta.features.json -k delta $(ARGS) tests/compat/test_lake_formats.py
 
-test-pythons: $(VENV)/.dev ## SDK, gRPC and a cluster with Python 3.13 or 3.14, in turns (root; apt-get install debootstrap; PYTHONS="trixie sid" for both, ARGS=--full: unit tests, too)
+test-pythons: $(VENV)/.dev ## half of the SDK's tests, gRPC and a cluster with Python 3.13 or 3.14, in turns (root; apt-get install debootstrap; PYTHONS="trixie sid" for both, ARGS=--full: unit tests, too)
 	$(BIN)/python tests/pythons.py $(ARGS) $(PYTHONS)
 
 wheelhouse: ## bring the wheels for an image that is built without a package index (Python of BASE = PYTHON's)

@@ -126,18 +126,18 @@ CI = (
         ports="29500-31999",
         after=("install-peers",),
     ),
-    Lane("fuzz", ("make", "fuzz")),  # fills the place until the peers are installed
     Lane(
         "slow",
         selection(
             "slow",
             "slow and not compat and not spark",
-            *("-n", "2", "--dist", "loadfile", *modules_naming("slow")),
+            *("-n", "3", "--dist", "loadfile", *modules_naming("slow")),
         ),
         ports="27500-29499",
-        after=("byte-code",),
+        after=("byte-code", "install-peers"),  # else it takes the place of peers that come late
     ),
     Lane("pythons", ("make", "test-pythons")),
+    Lane("fuzz", ("make", "fuzz")),
     Lane("site", ("make", "site")),
     Lane("containers", ("make", "compose-test", "ARGS=--no-skips"), apart=True),
     Lane(

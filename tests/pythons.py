@@ -4,7 +4,7 @@ root of its own.
     python tests/pythons.py [--full] [RELEASE …]        (root; apt-get install debootstrap)
 
 ``--full`` adds the unit tests. Without a release the turn goes by the day of the newest commit,
-since two releases cost CI ten minutes more.
+since two releases cost CI ten minutes more; each day has one release and half of the SDK's modules.
 
 A release is made by debootstrap and kept in .pythons; wheels are brought from outside, so nothing
 in there asks a package index.
@@ -147,6 +147,12 @@ def sdk_tests() -> list[str]:
     )
 
 
+def turn_of(day: int) -> tuple[str, list[str]]:
+    """The release and the modules of the SDK of a day: four days have all of both."""
+    half, release = divmod(day, len(SUITES))
+    return list(SUITES)[release], sdk_tests()[half % 2 :: 2]
+
+
 def inside(
     folder: Path, *command: object, seconds: float = 900
 ) -> subprocess.CompletedProcess[str]:
@@ -174,8 +180,10 @@ def inside(
     )
 
 
-def test(suite: str, *, full: bool) -> tuple[str, int, str]:
-    """One release from nothing to its tests: (Python, exit code, end of the output)."""
+def test(suite: str, sdk: list[str], *, full: bool) -> tuple[str, int, str]:
+    """One release from nothing to its tests, with these modules of the SDK: (Python, exit code, end
+    of the output).
+    """
     folder = root_of(suite)
     version = version_of(folder)
     if tuple(map(int, version.split("."))) < tuple(map(int, SUITES[suite].split("."))):
@@ -192,7 +200,7 @@ def test(suite: str, *, full: bool) -> tuple[str, int, str]:
     )
     done = inside(folder, "sh", "-c", install)
     if done.returncode == 0:
-        paths = [*PATHS, *sdk_tests(), *(f"--ignore={path}" for path in LEFT_OUT)]
+        paths = [*PATHS, *sdk, *(f"--ignore={path}" for path in LEFT_OUT)]
         paths += [UNITS] if full else []
         words = (
             f"cd /source && TEST_PORTS={PORTS[suite]} /venv/bin/python -m pytest -q --color=no -n 2"
@@ -213,10 +221,8 @@ def test(suite: str, *, full: bool) -> tuple[str, int, str]:
     return version, done.returncode, (done.stdout + done.stderr)[-4000:]
 
 
-def release_in_turn() -> str:
-    """Return the release whose turn it is on the day of the newest commit."""
-    seconds = run("git", "-C", ROOT, "log", "-1", "--format=%ct")
-    return list(SUITES)[int(seconds) // 86400 % len(SUITES)]
+def day_of_the_newest_commit() -> int:
+    return int(run("git", "-C", ROOT, "log", "-1", "--format=%ct")) // 86400
 
 
 def main() -> int:
@@ -227,9 +233,12 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.suites) - set(SUITES):
         parser.error(f"there is no release {', '.join(sorted(unknown))}")
-    suites = options.suites or [release_in_turn()]
+    suites, sdk = options.suites, sdk_tests()
+    if not suites:
+        release, sdk = turn_of(day_of_the_newest_commit())
+        suites = [release]
     with ThreadPoolExecutor(len(suites)) as threads:
-        outcomes = list(threads.map(partial(test, full=options.full), suites))
+        outcomes = list(threads.map(partial(test, sdk=sdk, full=options.full), suites))
     for suite, (version, code, output) in zip(suites, outcomes, strict=True):
         verdict = "passed" if code == 0 else "FAILED"
         shown = output.strip().splitlines()[-1] if code == 0 else output

@@ -32,6 +32,7 @@ ROWS_OF_KIND = {
 }
 OF_A_NIGHT = {
     "batch 0 killed",
+    "broker killed and back",  # as test_a_broker_that_restarts_does_not_block_the_query
     "broker late",
     "broker removed",
     "queues grown",

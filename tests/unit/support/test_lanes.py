@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests"))
 import features  # noqa: E402
 import lanes  # noqa: E402
+import pythons  # noqa: E402
 from lanes import Lane, next_lane, play, show  # noqa: E402
 
 MARKS = ("compat", "slow", "spark", "hostile", "compose", "nightly")
@@ -273,3 +274,10 @@ def test_an_unknown_lane_is_refused_with_the_known_ones(
     assert (
         "no lane faast; there are byte-code, check, install-peers, peers" in capsys.readouterr().err
     )
+
+
+def test_four_days_have_both_pythons_with_all_modules_of_the_sdk() -> None:
+    turns = [pythons.turn_of(day) for day in range(20_000, 20_004)]
+    for release in pythons.SUITES:
+        modules = [module for each, half in turns if each == release for module in half]
+        assert sorted(modules) == pythons.sdk_tests()
