@@ -15,7 +15,7 @@ PART ?= all
 
 comma := ,
 
-.PHONY: help demo test test-all ci nightly test-pythons compose-test kubernetes-test delta-test wheelhouse spark-zip console-pictures check fuzz hostile crash-test simulate fault-test fault-matrix fault-failovers spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
+.PHONY: help demo test test-all ci nightly test-pythons compose-test kubernetes-test lake-test wheelhouse spark-zip console-pictures check fuzz hostile crash-test simulate fault-test fault-matrix fault-failovers spark-chaos soak bench figures bench-store bench-nats bench-grpc bench-spark protobuf features compatibility docs site peers dist clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -58,14 +58,11 @@ kubernetes-test: $(VENV)/.dev ## build an API server of Kubernetes and apply the
 	$(BIN)/python tests/support/api_server.py
 	$(PYTEST) -m compose -rs $(ARGS) tests/compose/test_api_server.py
 
-.peers/delta/.complete: pyproject.toml
-	@$(PYTHON) -m venv .peers/delta
-	@.peers/delta/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[delta]' pytest pytest-timeout pytest-trio pytest-rerunfailures
-	@touch $@
-
-delta-test: .peers/delta/.complete ## Delta tables with the Spark that triomq[delta] brings (a JDK of at least 17; Maven Central)
+lake-test: $(VENV)/.dev ## Delta and Iceberg tables, each with the PySpark that has a package for it (what make peers needs, and Maven Central)
+	$(BIN)/python tests/compat/install_peers.py --iceberg
 	@mkdir -p .lanes
-	.peers/delta/bin/python -m pytest -q --color=no --no-skips --again --features=.lanes/delta.features.json -k delta $(ARGS) tests/compat/test_lake_formats.py
+	PYTHONPATH=.peers/pyspark-4.2 $(PYTEST) -q --color=no --no-skips --again --features=.lanes/delta.features.json -k delta $(ARGS) tests/compat/test_lake_formats.py
+	PYTHONPATH=.peers/pyspark-4.1 $(PYTEST) -q --color=no --no-skips --again --features=.lanes/iceberg.features.json -k iceberg $(ARGS) tests/compat/test_lake_formats.py
 
 test-pythons: $(VENV)/.dev ## half of the SDK's tests, gRPC and a cluster with Python 3.13 or 3.14, in turns (root; apt-get install debootstrap; PYTHONS="trixie sid" for both, ARGS=--full: unit tests, too)
 	$(BIN)/python tests/pythons.py $(ARGS) $(PYTHONS)

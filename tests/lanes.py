@@ -178,7 +178,7 @@ NIGHTLY = (
         apart=True,
     ),
     Lane("spark-chaos", ("make", "spark-chaos"), apart=True),
-    Lane("delta", ("make", "delta-test"), apart=True),
+    Lane("lakes", ("make", "lake-test"), apart=True),
     Lane("figures", ("make", "figures"), apart=True),
 )
 

@@ -1,9 +1,10 @@
 """Bring the peers that we did not write into ``.peers``: the Java name server, broker, client and
 tools of 5.5.0 and 4.9.4, RocketMQ's benchmark programs, the Go client, Java's proxy, the Java,
-Python and Node clients of RocketMQ 5 (gRPC), and axe-core.
+Python and Node clients of RocketMQ 5 (gRPC), axe-core, and a PySpark that Delta has a package for.
 
-``--kafka`` brings Kafka 3.9.1 as well, for ``make bench-kafka``; ``--spark-kafka`` also PySpark
-4.2.0 with Spark's Kafka source, in an environment of its own, for ``make bench-spark``. Needs
+``--iceberg`` brings Iceberg's PySpark as well, for ``make lake-test``; ``--kafka`` Kafka 3.9.1, for
+``make bench-kafka``; ``--spark-kafka`` also PySpark 4.2.0 with Spark's Kafka source, in an
+environment of its own, for ``make bench-spark``. Needs
 ``java``, ``javac``, ``mvn``, ``go`` and ``npm`` on the path; each missing one is named with what to
 install. Safe to run again: what is there is kept.
 """
@@ -33,6 +34,8 @@ AXE_VERSION = "4.10.3"
 KAFKA_VERSION = "3.9.1"
 SPARK_KAFKA_VERSION = "4.2.0"
 """The newest release of Spark's Kafka source on Maven Central; PySpark must be the same."""
+LAKE_SPARKS = {"delta": "4.2", "iceberg": "4.1"}
+"""Kind of table -> the newest version of PySpark that it has a package for."""
 ARTIFACTS = ("namesrv", "broker", "client", "tools")
 TOOLS = {
     "java": "a JDK of at least 17 (Debian: apt-get install openjdk-17-jdk-headless)",
@@ -144,6 +147,20 @@ def install_spark_kafka() -> None:
     (home / ".complete").touch()
 
 
+def install_lake_spark(kind: str) -> None:
+    """Another PySpark, without the rest of an environment: ``spark_peers.lake_path`` puts it before
+    the one that is installed.
+    """
+    version = LAKE_SPARKS[kind]
+    home = PEERS / f"pyspark-{version}"
+    if (home / ".complete").exists():
+        return
+    print(f"peers: PySpark {version} for {kind} from PyPI ...", flush=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*command, "--target", str(home), f"pyspark=={version}.*"], check=True)
+    (home / ".complete").touch()
+
+
 def build_go(source: Path, home: Path, name: str, what: str) -> None:
     """Build the program of a folder, unless it is newer than its sources."""
     binary = home / name
@@ -222,6 +239,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument(
+        "--iceberg", action="store_true", help="also Iceberg's PySpark, for make lake-test"
+    )
     parser.add_argument("--kafka", action="store_true", help="also Kafka, for make bench-kafka")
     parser.add_argument(
         "--spark-kafka", action="store_true", help="also Spark's Kafka source, for make bench-spark"
@@ -248,6 +268,9 @@ def main() -> int:
         f"the gRPC client {GRPC_GO_VERSION}",
     )
     install_axe()
+    install_lake_spark("delta")
+    if options.iceberg:
+        install_lake_spark("iceberg")
     if options.kafka:
         install_kafka()
     if options.spark_kafka:

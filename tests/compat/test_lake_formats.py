@@ -1,12 +1,17 @@
 """Delta and Iceberg tables take a batch once. Neither has a package for the newest Spark.
 
-Each test runs where the installed PySpark has one: Delta with pyspark 4.2 (``make delta-test``, a
-lane of ``make nightly``), Iceberg with 4.1. Spark brings the package from Maven Central.
+The tests with a session run where the installed PySpark has one: Delta with pyspark 4.2, Iceberg
+with 4.1 (``make lake-test``, a lane of ``make nightly``). The last test starts a driver with its
+own PySpark, in CI too. Spark brings the package from Maven Central.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +19,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pyspark
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from tests.support.spark_peers import need_spark, open_session
+from tests.support.spark_peers import QUIET_JVM, cluster, lake_path, need_spark, open_session
 from triomq.client.pipeline.core.spec import TableSpec
 from triomq.client.pipeline.session import PACKAGES
 from triomq.client.pipeline.tables.opening import open_table
@@ -163,3 +169,84 @@ def test_the_newest_row_of_a_key_stays(spark: Any, kind: str, tmp_path: Path) ->
     assert {row.number: row.value for row in table.read().collect()} == {
         0: "0/0", 1: "1/0", 2: "2/1", 3: "3/1", 4: "4/1", 5: "5/1"
     }  # fmt: skip
+
+
+PIPELINE = """
+[pipeline]
+name = "orders"
+[source]
+name_server = "{namesrv}"
+topics = ["orders"]
+options.maxOffsetsPerTrigger = "40"
+[decode]
+format = "bytes"
+[sink]
+kind = "delta"
+path = "lake"
+partition_by = ["mq_topic"]
+[run]
+trigger = "available_now"
+checkpoint = "checkpoint"
+{options}
+"""
+SMALL = {
+    "spark.driver.extraJavaOptions": QUIET_JVM,
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""for a driver that does little"""
+RUN_TWICE = """
+import sys
+from pathlib import Path
+from triomq.client.pipeline.__main__ import main
+
+file, *noted = sys.argv[1:]
+if code := main(["run", file]):
+    sys.exit(code)
+for each in noted:
+    Path(each).unlink()
+sys.exit(main(["run", file]))
+"""
+"""As if the driver had been killed between the table and Spark's note of the last batch."""
+
+
+@pytest.mark.loss
+@pytest.mark.feature("204b")
+def test_a_pipeline_brings_a_topic_into_delta_once(tmp_path: Path) -> None:
+    """With the PySpark of ``triomq[delta]``, in a driver of its own."""
+    need_spark(tmp_path)
+    bodies = [b"%d" % number for number in range(80)]
+    file = tmp_path / "orders.toml"
+    commits = tmp_path / "checkpoint" / "rows" / "commits"
+    with cluster(tmp_path) as running:
+        running.create_topic("orders", 1)
+        running.send("orders", bodies)
+        options = "\n".join(f'options."{name}" = "{value}"' for name, value in SMALL.items())
+        file.write_text(PIPELINE.format(namesrv=running.namesrv, options=options))
+        done = subprocess.run(
+            [sys.executable, "-c", RUN_TWICE, file, commits / "1", commits / ".1.crc"],
+            env={**os.environ, "PYTHONPATH": lake_path("delta")},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (commits / "1").exists(), "the last batch was run again"
+    rows, batches = delta_rows(tmp_path / "lake")
+    assert sorted(rows) == sorted(bodies)
+    assert batches == [0, 1]
+
+
+def delta_rows(lake: Path) -> tuple[list[bytes], list[int]]:
+    """Return the bodies in the files that the log names, and the batches that it notes."""
+    rows: list[bytes] = []
+    batches: list[int] = []
+    for entry in sorted((lake / "_delta_log").glob("*.json")):
+        for action in map(json.loads, entry.read_text().splitlines()):
+            assert "remove" not in action
+            if "txn" in action:
+                batches.append(action["txn"]["version"])
+            if "add" in action:
+                file = pq.ParquetFile(lake / action["add"]["path"])
+                rows += file.read(["value"])["value"].to_pylist()
+    return rows, batches

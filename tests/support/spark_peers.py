@@ -16,6 +16,7 @@ import attrs
 import pytest
 import trio
 
+from tests.compat.install_peers import LAKE_SPARKS, PEERS
 from tests.support.processes import our_broker, our_name_server
 from triomq.client.admin.admin import Admin
 from triomq.client.spark.java_runtime import JavaNotFound, prepare_java
@@ -23,6 +24,14 @@ from triomq.sync import Message, Producer
 
 QUIET_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """short runs: halves the JVM's work"""
+
+
+def lake_path(kind: str) -> str:
+    """Return the folder of the PySpark that a kind of table has a package for."""
+    folder = PEERS / f"pyspark-{LAKE_SPARKS[kind]}"
+    if not (folder / ".complete").exists():
+        pytest.skip(f"{folder} is missing: run `make peers`, for Iceberg `make lake-test`")
+    return str(folder)
 
 
 def need_spark(folder: Path) -> None:

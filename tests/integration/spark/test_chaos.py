@@ -37,6 +37,7 @@ OF_A_NIGHT = {
     "broker removed",
     "queues grown",
     "topic recreated larger",
+    "topic recreated smaller",
     "retention beside a pipeline",
     "backfill beside a pipeline",
 }
