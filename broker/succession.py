@@ -107,7 +107,7 @@ class Succession:
                     membership.mastership.epoch == tenure.mastership.epoch
                 ):
                     await membership.changed.wait()
-                tenure.end()
+                tenure.depose()
 
             nursery.start_soon(watch, name="controller-watch")
             await self.run_tenure(in_role(self.config, tenure), tenure)

@@ -34,12 +34,15 @@ class ConfirmedDurability:
     store: MessageStore
     leads: MasterSet
     timeout_seconds: float = 3.0
+    _deposed: bool = attrs.field(default=False, init=False)
     _waits: deque[SetWait] = attrs.field(factory=deque, init=False)
     """Ascending in ``end`` and ``deadline``."""
     _new_wait: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def refusal(self) -> str:
         """Return why no message may be stored now; an empty string: messages may be stored."""
+        if self._deposed:
+            return "another broker is the master"
         return self.leads.refusal(trio.current_time())
 
     def durable_now(self, log_end: int) -> bool:
@@ -56,6 +59,9 @@ class ConfirmedDurability:
             raise FlushFailed(failure.path, failure.cause)
         if self.durable_now(log_end):
             on_durable(DurabilityResult.DURABLE)
+            return
+        if self._deposed:
+            on_durable(DurabilityResult.NOT_CONFIRMED)
             return
         if not self._waits:
             self._new_wait.unpark_all()
@@ -81,6 +87,15 @@ class ConfirmedDurability:
         """
         while self._waits:
             self._waits.popleft().on_durable(DurabilityResult.NOT_CONFIRMED)
+
+    def depose(self) -> None:
+        """End all waits, and refuse what comes: the members follow another master.
+
+        Otherwise the stop of this role would wait for the deadlines of these senders.
+        Checkpoint: never.
+        """
+        self._deposed = True
+        self.give_up()
 
     async def run_deadlines(self) -> None:
         """Run the task "replication-deadlines": end the waits whose time is over."""

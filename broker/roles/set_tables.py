@@ -51,6 +51,8 @@ class SetTables:
     _commits: ConsumerOffsetTable = attrs.field(factory=ConsumerOffsetTable, init=False)
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     _tasks: trio.Nursery | None = attrs.field(default=None, init=False)
+    _waits: set[trio.CancelScope] = attrs.field(factory=set, init=False)
+    _deposed: bool = attrs.field(default=False, init=False)
 
     def note_change(self) -> None:
         """Have all members copy the tables. Checkpoint: never."""
@@ -62,14 +64,27 @@ class SetTables:
 
         Checkpoint: always.
         """
-        with trio.move_on_after(self.seconds):
-            await self._brought.wait_reached(self._noted)
+        with trio.move_on_after(0 if self._deposed else self.seconds) as limit:
+            self._waits.add(limit)
+            try:
+                await self._brought.wait_reached(self._noted)
+            finally:
+                self._waits.remove(limit)
             return
         raise Rejected(
             ResponseCode.SYSTEM_ERROR,
-            f"the change is stored here, and not every member of the sync state set has it after"
-            f" {self.seconds:g} s: if this master fails now it may be lost; ask for it again",
+            "the change is stored here, and another broker, which may lack it, is the master:"
+            " ask for it again"
+            if self._deposed
+            else "the change is stored here, and not every member of the sync state set has it"
+            f" after {self.seconds:g} s: if this master fails now it may be lost; ask for it again",
         )
+
+    def depose(self) -> None:
+        """End all waits: the members follow another master. Checkpoint: never."""
+        self._deposed = True
+        for limit in self._waits:
+            limit.cancel()
 
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, answer: Deferred
@@ -118,9 +133,11 @@ class SetTables:
         """
         joining, having = members - self.leads.members, set[int]()
         with trio.move_on_after(JOIN_SECONDS):  # a slave that has just begun is soon ready
-            while not joining <= having:
+            while True:
                 for broker_id in joining - having:
                     await self._tell(broker_id, b"", having)
+                if joining <= having:
+                    break
                 await trio.sleep(RETRY_SECONDS / 2)
         if not joining <= having:
             raise Rejected(

@@ -12,6 +12,8 @@ after a crash:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import trio
 
@@ -33,13 +35,24 @@ class Tenure:
     """Whether the process ends with it."""
     next_cut: int | None = attrs.field(default=None, init=False)
     """Where the log must be cut before the next tenure."""
+    deposed: bool = attrs.field(default=False, init=False)
+    """Whether another epoch has begun."""
+    on_deposed: list[Callable[[], None]] = attrs.field(factory=list, init=False)
+    """On a master: called then, since slaves follow it no more and nothing else is confirmed."""
 
     @property
     def is_master(self) -> bool:
         return self.mastership.master_id == self.membership.broker_id
 
     def end(self) -> None:
-        """End it: the master is another one, or the process stops. Checkpoint: never."""
+        """End it, since the process stops. Checkpoint: never."""
+        self.over.set()
+
+    def depose(self) -> None:
+        """End it, since another epoch has begun. Checkpoint: never."""
+        self.deposed = True
+        for callback in self.on_deposed:
+            callback()
         self.over.set()
 
     def cut(self, end: int) -> None:

@@ -80,7 +80,9 @@ class Watched:
     asked_at: float = -inf
     """trio time of the last look-up"""
     pause: float = _AGAIN_SECONDS
-    """seconds after the last look-up before a failed request causes another one"""
+    """seconds after the last look-up before a failed request causes another one; growing until the
+    route is another one
+    """
     missing: bool = False
     """whether the name servers did not know the topic the last time"""
     unused_rounds: int = 0
@@ -383,6 +385,7 @@ class RouteFinder:
         watched.unused_rounds = 0 if self.in_use(topic) else watched.unused_rounds + 1
         before = self._addresses()
         if self.routes.update(topic, route, template=template):
+            watched.pause = _AGAIN_SECONDS
             self._notify(before)
 
     def _forget(self, topic: str) -> None:

@@ -47,6 +47,21 @@ async def test_a_set_that_became_too_small_confirms_nothing_to_senders() -> None
     assert len(answers) == 1, "a later sender waits for the second copy"
 
 
+async def test_no_sender_waits_for_members_that_follow_another_master() -> None:
+    """The stop of this master's role waits for its answers."""
+    leads, answers = master_set(1, 2), list[Any]()
+    store: Any = Log()
+    durability = ConfirmedDurability(store, leads)
+    leads.note_controller(float("inf"))
+    leads.note_log(100)
+    durability.when_durable(100, answers.append)
+    assert (answers, durability.refusal()) == ([], "")
+    durability.depose()
+    assert "another broker" in durability.refusal()
+    durability.when_durable(100, answers.append)
+    assert answers == [DurabilityResult.NOT_CONFIRMED] * 2
+
+
 def test_a_master_counts_what_it_has_by_its_own_rule() -> None:
     leads = master_set(1)
     store: Any = Log()

@@ -90,6 +90,25 @@ async def test_a_change_is_answered_when_every_member_has_it(
         nursery.cancel_scope.cancel()
 
 
+async def test_no_client_waits_for_members_that_follow_another_master(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The stop of this master's role waits for its answers."""
+    tables = Members({"two:1": -1}).tables(1, 2)
+    tables.note_change()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tables.run)
+        for _ in range(2):
+            begun = trio.current_time()
+            with pytest.RaisesGroup(pytest.RaisesExc(Rejected, match="another broker")):
+                async with trio.open_nursery() as waiting:
+                    waiting.start_soon(tables.wait)
+                    await trio.testing.wait_all_tasks_blocked()
+                    tables.depose()
+            assert trio.current_time() == begun
+        nursery.cancel_scope.cancel()
+
+
 async def test_commits_travel_together_and_only_those(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -120,7 +139,9 @@ async def test_who_joins_has_the_tables_before_the_controllers_hear_of_it(
         await tables.propose(frozenset({1, 2, 3}), 1)
     assert members.proposed == []
     members.answers.clear()
+    begun = trio.current_time()
     await tables.propose(frozenset({1, 2, 3}), 1)
+    assert trio.current_time() == begun
     assert set(members.heard) == {("three:1", b"")}
     members.answers["two:1"] = -1
     await tables.propose(frozenset({1}), 1)  # a smaller set waits for nobody

@@ -29,6 +29,7 @@ class NameServer:
 
     def __init__(self, registered_at: float = 0.0, first_seen_at: float | None = None) -> None:
         self.asked: list[str] = []
+        self.port = 1
         self.registered_at = registered_at
         """when the brokers register, in seconds of the test's clock"""
         self.first_seen_at = registered_at if first_seen_at is None else first_seen_at
@@ -52,7 +53,7 @@ class NameServer:
         return Command(
             0,
             body=TopicRoute(
-                [QueueData(name, 1, 1)], [BrokerData("c", name, {0: f"{topic}:1"})]
+                [QueueData(name, 1, 1)], [BrokerData("c", name, {0: f"{topic}:{self.port}"})]
             ).encode(),
         )
 
@@ -199,10 +200,12 @@ async def test_a_failed_request_has_its_route_looked_up_at_once_and_then_less_of
         server.asked.clear()
         times: list[float] = []
         begun = trio.current_time()
-        while trio.current_time() < begun + 3:
+        while trio.current_time() < begun + 5:
+            if len(times) == 7:
+                server.port = 2
             routes.invalidate("T1")
             await trio.sleep(0.01)
             if len(server.asked) > len(times):
                 times.append(round(trio.current_time() - begun, 1))
-        assert times == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 2.6]
+        assert times == [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 2.6, 3.6, 3.6, 3.7, 3.9, 4.3]
         nursery.cancel_scope.cancel()
