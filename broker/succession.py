@@ -86,7 +86,7 @@ class Succession:
         if tenure.is_master:
             try:
                 with trio.move_on_after(HAND_OVER_SECONDS):
-                    await membership.hand_over()
+                    await tenure.hand_over()
             except (RemotingError, ValueError) as error:
                 logger.warning("no other broker is the master before this one stops: %s", error)
         tenure.end()

@@ -1,4 +1,4 @@
-"""What controllers, tools and brokers ask of a broker in controller mode: 1007, 1008 and 906.
+"""What controllers, tools and brokers ask of a broker in controller mode: 1002, 1007, 1008, 906.
 
 Source: broker/processor/AdminBrokerProcessor.java#getBrokerEpochCache, #notifyBrokerRoleChanged,
 #exchangeBrokerHaInfo.
@@ -16,18 +16,21 @@ from triomq.broker.roles.table_copy import TableCopy
 from triomq.broker.roles.tenure import Tenure
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.address import format_address
-from triomq.remoting.core.errors import Rejected
+from triomq.remoting.core.errors import Rejected, RemotingError
 from triomq.remoting.protocol.bodies.controller import EpochEntries, EpochEntry
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
-from triomq.remoting.protocol.headers.controller import RoleChangedHeader
+from triomq.remoting.protocol.headers.controller import ElectMasterHeader, RoleChangedHeader
 from triomq.remoting.server.requests import Request, Response
 
 NEWS_SECONDS = 5.0
 """Longest wait for a copy of the tables. A master asks again after ``slaveTimeout`` (3 s); without
 a limit its requests would fill the pool of a slave that cannot copy.
 """
+
+
+HAND_OVER_SECONDS = 3.0
 
 
 @attrs.define(eq=False)
@@ -81,6 +84,30 @@ class ControllerNotices:
             notice.sync_state_set_epoch or 0,
         ):
             tenure.membership.ask_now()
+        return Response()
+
+    async def hand_over(self, request: Request) -> Response:
+        """Have another member elected: CONTROLLER_ELECT_MASTER (1002), which in RocketMQ only
+        controllers take.
+
+        Unlike them the master lets the set have every message first. Raises: Rejected.
+        """
+        tenure, header = self._require_tenure(), request.header
+        assert isinstance(header, ElectMasterHeader)
+        if not tenure.is_master:
+            raise Rejected(ResponseCode.SYSTEM_ERROR, "this broker is not the master")
+        with trio.move_on_after(HAND_OVER_SECONDS):
+            try:
+                await tenure.hand_over(header.broker_id)
+            except (RemotingError, ValueError) as error:
+                raise Rejected(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        known = tenure.membership.mastership
+        if known is None or known.epoch == tenure.mastership.epoch:
+            raise Rejected(
+                ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+                f"this broker is still the master: broker {header.broker_id} is not alive in its"
+                " set, or no controller answers; see the log of this broker",
+            )
         return Response()
 
     def epochs(self, _request: Request) -> Response:

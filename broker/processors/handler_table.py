@@ -302,6 +302,7 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.UPDATE_AND_GET_GROUP_FORBIDDEN, groups.forbid, topic.GroupForbiddenHeader),
             (Code.DELETE_SUBSCRIPTIONGROUP, groups.delete, topic.DeleteGroupHeader),
             (Code.SET_MESSAGE_REQUEST_MODE, checked(MessageRequestMode, assigned.set_mode)),
+            (Code.CONTROLLER_ELECT_MASTER, do.notices.hand_over, controller.ElectMasterHeader),
             (
                 Code.EXCHANGE_BROKER_HA_INFO,
                 changes.master_address if do.notices.tenure is None else do.notices.master_address,

@@ -8,6 +8,8 @@ confirmed later. A wait is a callback, not a task.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import attrs
@@ -17,6 +19,9 @@ from triomq.broker.replication.master_set import MasterSet
 from triomq.broker.store.core.errors import FlushFailed
 from triomq.broker.store.log.durability import DurabilityResult, OnDurable
 from triomq.broker.store.store import MessageStore
+
+HELD_SECONDS = 1.0
+"""Longest wait of a planned switch for the members of the set."""
 
 
 class SetWait(NamedTuple):
@@ -35,14 +40,15 @@ class ConfirmedDurability:
     leads: MasterSet
     timeout_seconds: float = 3.0
     _deposed: bool = attrs.field(default=False, init=False)
+    _held: int = attrs.field(default=0, init=False)
     _waits: deque[SetWait] = attrs.field(factory=deque, init=False)
     """Ascending in ``end`` and ``deadline``."""
     _new_wait: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def refusal(self) -> str:
         """Return why no message may be stored now; an empty string: messages may be stored."""
-        if self._deposed:
-            return "another broker is the master"
+        if self._deposed or self._held:
+            return "another broker becomes the master"
         return self.leads.refusal(trio.current_time())
 
     def durable_now(self, log_end: int) -> bool:
@@ -87,6 +93,21 @@ class ConfirmedDurability:
         """
         while self._waits:
             self._waits.popleft().on_durable(DurabilityResult.NOT_CONFIRMED)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Refuse sends inside of this block, which begins when the set has all earlier ones.
+
+        The next master then lacks nothing that other members have, so none of them has to cut its
+        log, and no sender hears that its message may be stored. Checkpoint: always.
+        """
+        self._held += 1
+        try:
+            with trio.move_on_after(HELD_SECONDS):
+                await self.store.confirmed.wait_reached(self.store.appended.value)
+            yield
+        finally:
+            self._held -= 1
 
     def depose(self) -> None:
         """End all waits, and refuse what comes: the members follow another master.

@@ -214,16 +214,16 @@ class ControllerMembership:
             if self.on_set is not None:
                 self.on_set(announced.members, announced.set_epoch)
 
-    async def hand_over(self) -> None:
+    async def hand_over(self, successor: int | None = None) -> None:
         """Have another member of the set elected, if this broker is the master and one lives.
 
-        The caller sets the deadline. Raises: RemotingError, ValueError.
+        ``successor``: that one. The caller sets the deadline. Raises: RemotingError, ValueError.
         """
         await self._poll()  # for the present set
         known = self.mastership
         others = () if known is None else sorted(known.members - {self.broker_id})
         for broker_id in others:
-            if self.mastership is known:
+            if self.mastership is known and successor in (None, broker_id):
                 await self._elect(broker_id)
 
     def ask_now(self) -> None:

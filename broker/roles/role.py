@@ -257,6 +257,7 @@ def _open_leading_role(
     keeper = SetKeeper(store, master, leads, durability, tables.propose)
     membership.on_set, membership.on_heard = keeper.note_agreed, leads.note_controller
     membership.on_size = note_size
+    tenure.held = durability.held
     tenure.on_deposed += [durability.depose, tables.depose]
     if tenure.deposed:  # while the store was opened
         tenure.depose()

@@ -13,6 +13,7 @@ after a crash:
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import attrs
 import trio
@@ -37,6 +38,10 @@ class Tenure:
     """Where the log must be cut before the next tenure."""
     deposed: bool = attrs.field(default=False, init=False)
     """Whether another epoch has begun."""
+    held: Callable[[], AbstractAsyncContextManager[None]] = attrs.field(
+        default=nullcontext, init=False
+    )
+    """On a master: no message is taken inside of the block."""
     on_deposed: list[Callable[[], None]] = attrs.field(factory=list, init=False)
     """On a master: called then, since slaves follow it no more and nothing else is confirmed."""
 
@@ -47,6 +52,14 @@ class Tenure:
     def end(self) -> None:
         """End it, since the process stops. Checkpoint: never."""
         self.over.set()
+
+    async def hand_over(self, successor: int | None = None) -> None:
+        """Have another member of the set elected, if this broker is the master and one lives.
+
+        The caller sets the deadline. Raises: RemotingError, ValueError. Checkpoint: always.
+        """
+        async with self.held():
+            await self.membership.hand_over(successor)
 
     def depose(self) -> None:
         """End it, since another epoch has begun. Checkpoint: never."""

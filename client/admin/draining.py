@@ -31,7 +31,7 @@ from triomq.remoting.protocol.bodies.controller import GroupReplicas, ReplicaSta
 from triomq.remoting.protocol.bodies.groups import ProducerTable
 from triomq.remoting.protocol.bodies.offsets import BrokerConsumeStats
 from triomq.remoting.protocol.bodies.route import PERM_WRITE
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader
 from triomq.remoting.protocol.headers.controller import ElectMasterHeader
 from triomq.remoting.protocol.headers.route import (
@@ -142,7 +142,12 @@ async def elect(
             else chosen.broker_address == address
         ):
             header = ElectMasterHeader(broker.cluster, broker.name, chosen.broker_id, True)
-            await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
+            try:  # a master of TrioMQ lets the set have every message first
+                await admin.ask(broker.address, RequestCode.CONTROLLER_ELECT_MASTER, header)
+            except BrokerError as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+                await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
             return leader, group, chosen
     if address is not None:
         raise TrioMQError(

@@ -69,7 +69,6 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
     ),
     CONTROLLER: (
         Code.CONTROLLER_ALTER_SYNC_STATE_SET,
-        Code.CONTROLLER_ELECT_MASTER,
         Code.CONTROLLER_REGISTER_BROKER,
         Code.CONTROLLER_GET_REPLICA_INFO,
         Code.CONTROLLER_GET_METADATA_INFO,

@@ -41,6 +41,7 @@ from triomq.remoting.protocol.bodies.groups import (
 from triomq.remoting.protocol.bodies.topics import TopicTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import Command
+from triomq.remoting.protocol.headers.controller import ElectMasterHeader
 from triomq.remoting.protocol.headers.offset import (
     OffsetResponseHeader,
     QueryConsumerOffsetHeader,
@@ -228,8 +229,14 @@ async def test_a_drain_moves_the_master_first(tmp_path: Path) -> None:
         await group.send_until_ok(1, "T", b"first")
         words = ("-n", group.namesrv, "--json")
         tried = await mqadmin("broker", "drain", NAME, "--dry-run", *words)
-        assert "CONTROLLER_ELECT_MASTER" in tried.out, tried
+        (change,) = tried.document["changes"]
+        asked = (change["server"], change["request"])
+        assert asked == (group.brokers[1].address, "CONTROLLER_ELECT_MASTER")
         await group.settled(1, {1, 2})
+        for number, successor, refusal in ((2, 1, "not the master"), (1, 7, "still the master")):
+            header = ElectMasterHeader("DefaultCluster", NAME, successor, True)
+            answer = await group.peer(number).call(Code.CONTROLLER_ELECT_MASTER, header)
+            assert refusal in (answer.remark or "")
         drained = await mqadmin("broker", "drain", NAME, "--timeout", 100, *words)
         assert drained.code == 0, drained.err
         assert drained.document["drained"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from triomq.broker.replication.confirmed_durability import ConfirmedDurability
+import trio
+import trio.testing
+
+from triomq.broker.replication.confirmed_durability import HELD_SECONDS, ConfirmedDurability
 from triomq.broker.replication.master_set import MasterSet, SetRules
 from triomq.broker.replication.set_keeper import SetKeeper
 from triomq.broker.store.core.confirmations import Confirmations
@@ -30,6 +33,7 @@ class Log:
     def __init__(self) -> None:
         self.appended, self.copyable = Watermark(), Watermark()
         self.confirmations = Confirmations(self.appended, self.copyable)
+        self.confirmed = self.confirmations.confirmed
         self.flusher = SimpleNamespace(failure=None)
 
 
@@ -60,6 +64,33 @@ async def test_no_sender_waits_for_members_that_follow_another_master() -> None:
     assert "another broker" in durability.refusal()
     durability.when_durable(100, answers.append)
     assert answers == [DurabilityResult.NOT_CONFIRMED] * 2
+
+
+async def test_a_planned_switch_begins_when_the_set_has_every_message(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A next master that lacks some would have the other members cut their logs."""
+    leads = master_set(1, 2)
+    store: Any = Log()
+    durability = ConfirmedDurability(store, leads)
+    store.copyable.advance(100)
+    store.appended.advance(100)
+    begun: list[float] = []
+
+    async def switch() -> None:
+        async with durability.held():
+            begun.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(switch)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (begun, durability.refusal()) == ([], "another broker becomes the master")
+        store.confirmations.confirm(100)
+    assert not durability.refusal()
+    store.copyable.advance(200)
+    store.appended.advance(200)
+    await switch()
+    assert begun[1] - begun[0] == HELD_SECONDS, "a member that hangs does not hinder it"
 
 
 def test_a_master_counts_what_it_has_by_its_own_rule() -> None:
