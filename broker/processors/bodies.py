@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import trio
 
@@ -19,6 +19,8 @@ from triomq.remoting.protocol.fastjson import REQUEST_LIMITS
 from triomq.remoting.server.requests import Request, Result
 
 B = TypeVar("B", bound=JsonBody)
+R = TypeVar("R", Result, list[Any])
+"""A response, or what a batch handler needs of one request."""
 INLINE_BYTES_MAX = 128 * 1024
 """Larger bodies are decoded in a thread. One of this size takes up to 40 ms in the loop."""
 BODY_BYTES_MAX = 2 * 1024 * 1024
@@ -44,15 +46,15 @@ RequireForBody: TypeAlias = Callable[[Request, JsonBody], None]
 def with_body(
     require: RequireForBody | None,
     cls: type[B],
-    handle: Callable[[Request, B], Result | Awaitable[Result]],
-) -> Callable[[Request], Result | Awaitable[Result]]:
+    handle: Callable[[Request, B], R | Awaitable[R]],
+) -> Callable[[Request], R | Awaitable[R]]:
     """Return a handler that decodes the body of a request, and calls ``handle`` with both.
 
     The handler raises Rejected for a body that is too long, cannot be decoded, or that ``require``
     refuses.
     """
 
-    def call(request: Request) -> Result | Awaitable[Result]:
+    def call(request: Request) -> R | Awaitable[R]:
         size = len(request.body)
         if size > BODY_BYTES_MAX:
             remark = (
@@ -64,12 +66,12 @@ def with_body(
             return read_elsewhere(request)
         return checked(request, read_body(cls, request.body))
 
-    def checked(request: Request, body: B) -> Result | Awaitable[Result]:
+    def checked(request: Request, body: B) -> R | Awaitable[R]:
         if require is not None:
             require(request, body)
         return handle(request, body)
 
-    async def read_elsewhere(request: Request) -> Result:
+    async def read_elsewhere(request: Request) -> R:
         answer = checked(request, await trio.to_thread.run_sync(read_body, cls, request.body))
         return await answer if inspect.isawaitable(answer) else answer
 

@@ -184,7 +184,12 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.POLLING_INFO, do.polls.count, pop.PollingCountHeader),
         ),
         Handler(Code.ACK_MESSAGE, acks.acknowledge, "ack", pop.AckMessageHeader, batch=True),
-        *in_pool("ack", (Code.BATCH_ACK_MESSAGE, checked(BatchAckBody, acks.acknowledge_batch))),
+        Handler(
+            Code.BATCH_ACK_MESSAGE,
+            partial(acks.acknowledge_batches, checked(BatchAckBody, acks.parts_of)),
+            "ack",
+            batch=True,
+        ),
         Handler(
             Code.CHANGE_MESSAGE_INVISIBLETIME,
             acks.change,

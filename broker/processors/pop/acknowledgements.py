@@ -5,7 +5,7 @@ Source: broker/processor/AckMessageProcessor.java, ChangeInvisibleTimeProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -31,13 +31,15 @@ from triomq.remoting.protocol.headers.pop import (
     ChangeInvisibleTimeResponseHeader,
 )
 from triomq.remoting.protocol.receipt_handle import NORMAL, ORDERED_QUEUE, RETRY_V1, ReceiptHandle
-from triomq.remoting.server.requests import BatchResult, Deferred, Request, Response, Result
+from triomq.remoting.server.requests import BatchResult, Deferred, Request, Response
 from triomq.remoting.server.turns import Turns, in_turns
 
 ACKS_MAX = 4096
 """Check points that one batch names at most."""
 ACKS_AT_ONCE = 64
 """Of them, before other tasks have their turn: a few milliseconds."""
+BatchPart = tuple[BatchAck, list[int], str]
+"""A checked part of a batch, its offsets and the broker that made the check point."""
 
 
 @attrs.define(eq=False)
@@ -73,12 +75,7 @@ class Acknowledgements:
             end = self._acknowledge(parts)
         except Rejected as rejected:
             return with_answer(answers, stored, Response(rejected.code, remark=rejected.remark))
-        log = self.checks.state(starting=True).log
-        if log.durable_now(end) or all(requests[index].oneway for index in stored):
-            return with_answer(answers, stored, Response())
-        deferred = Deferred(requests)
-        log.when_durable(end, partial(_finish_batch, deferred, answers, stored))
-        return deferred
+        return self._when_durable(requests, answers, stored, end)
 
     def _part_of(self, header: AckMessageHeader) -> AckPart | None:
         """Return what a request acknowledges; None if nothing must be stored. Raises: Rejected."""
@@ -96,12 +93,10 @@ class Acknowledgements:
             )
         return None
 
-    def acknowledge_batch(self, request: Request, body: BatchAckBody) -> Result | Awaitable[Result]:
-        """Acknowledge messages of several check points. Raises: Rejected.
-
-        Of many parts some may be stored when this broker refuses the rest: the client sends all
-        again, and what is acknowledged already does not count twice.
-        """
+    def parts_of(
+        self, _: Request, body: BatchAckBody
+    ) -> list[BatchPart] | Awaitable[list[BatchPart]]:
+        """Return what a request acknowledges, of several check points. Raises: Rejected."""
         if not body.acks:
             raise Rejected(ResponseCode.NO_MESSAGE, "the batch names no message")
         if len(body.acks) > ACKS_MAX:
@@ -111,56 +106,89 @@ class Acknowledgements:
                 " several",
             )
         if len(body.acks) > ACKS_AT_ONCE:
-            return self._acknowledge_in_turns(request, body)
-        end = self._acknowledge_parts([self._part(ack) for ack in body.acks], body.broker_name)
-        return self._when_durable(request, end)
+            return self._parts_in_turns(body)
+        return [self._part(ack, body) for ack in body.acks]
 
-    async def _acknowledge_in_turns(self, request: Request, body: BatchAckBody) -> Result:
-        turns, log_end = Turns(ACKS_AT_ONCE), 0
-        parts = [self._part(ack) async for ack in in_turns(body.acks, turns)]
-        for first in range(0, len(parts), ACKS_AT_ONCE):
-            some = parts[first : first + ACKS_AT_ONCE]
-            log_end = max(log_end, self._acknowledge_parts(some, body.broker_name))
-            await trio.lowlevel.checkpoint()
-        return self._when_durable(request, log_end)
+    async def _parts_in_turns(self, body: BatchAckBody) -> list[BatchPart]:
+        turns = Turns(ACKS_AT_ONCE)
+        return [self._part(ack, body) async for ack in in_turns(body.acks, turns)]
 
-    def _part(self, ack: BatchAck) -> tuple[BatchAck, list[int]]:
-        """Check a part; return it with its offsets. Raises: Rejected."""
+    def _part(self, ack: BatchAck, body: BatchAckBody) -> BatchPart:
+        """Check a part. Raises: Rejected."""
         try:
             offsets = ack.offsets(MESSAGES_MAX)
         except RemoteProtocolError as error:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, error.reason) from None
         self.checks.handle(ack.revive_queue_id, ack.pop_time + ack.invisible_ms)
-        return ack, offsets
+        return ack, offsets, body.broker_name or self.broker_name
 
-    def _acknowledge_parts(
-        self, parts: Sequence[tuple[BatchAck, list[int]]], broker: str | None
-    ) -> int:
+    def acknowledge_batches(
+        self,
+        read: Callable[[Request], list[BatchPart] | Awaitable[list[BatchPart]]],
+        requests: list[Request],
+    ) -> BatchResult | Awaitable[BatchResult]:
+        """Acknowledge the parts of several requests, with one append. ``read``: ``parts_of``.
+
+        Of many parts some may be stored when this broker refuses the rest: the clients send all
+        again, and what is acknowledged already does not count twice.
+        """
+        answers: list[Response | None] = []
+        parts: list[BatchPart] = []
+        later: dict[int, Awaitable[list[BatchPart]]] = {}
+        for index, request in enumerate(requests):
+            answers.append(None)
+            try:
+                found = read(request)
+            except Rejected as rejected:
+                answers[index] = Response(rejected.code, remark=rejected.remark)
+                continue
+            if isinstance(found, list):
+                parts += found
+            else:
+                later[index] = found
+        if later or len(parts) > ACKS_AT_ONCE:
+            return self._acknowledge_in_turns(requests, answers, parts, later)
+        stored = [index for index, answer in enumerate(answers) if answer is None]
+        try:
+            end = self._acknowledge_parts(parts)
+        except Rejected as rejected:
+            return with_answer(answers, stored, Response(rejected.code, remark=rejected.remark))
+        return self._when_durable(requests, answers, stored, end)
+
+    async def _acknowledge_in_turns(
+        self,
+        requests: list[Request],
+        answers: list[Response | None],
+        parts: list[BatchPart],
+        later: Mapping[int, Awaitable[list[BatchPart]]],
+    ) -> BatchResult:
+        for index, found in later.items():
+            try:
+                parts += await found
+            except Rejected as rejected:
+                answers[index] = Response(rejected.code, remark=rejected.remark)
+        stored = [index for index, answer in enumerate(answers) if answer is None]
+        end = 0
+        try:
+            for first in range(0, len(parts), ACKS_AT_ONCE):
+                some = parts[first : first + ACKS_AT_ONCE]
+                end = max(end, self._acknowledge_parts(some))
+                await trio.lowlevel.checkpoint()
+        except Rejected as rejected:
+            return with_answer(answers, stored, Response(rejected.code, remark=rejected.remark))
+        return self._when_durable(requests, answers, stored, end)
+
+    def _acknowledge_parts(self, parts: Sequence[BatchPart]) -> int:
         """Acknowledge some parts; return the end of their records. Checkpoint: never."""
         stored: list[AckPart] = []
-        for ack, offsets in parts:
+        for ack, offsets, broker in parts:
             if ack.revive_queue_id == ORDERED_QUEUE:
                 for offset in offsets:
                     key = ack.consumer_group, ack.topic, ack.queue_id
                     self._acknowledge_ordered(key, offset, ack.pop_time)
             elif offsets:
-                stored.append(self._stored_part(ack, offsets, broker))
+                stored.append(_stored_part(ack, offsets, broker))
         return self._acknowledge(stored) if stored else 0
-
-    def _stored_part(self, ack: BatchAck, offsets: list[int], broker: str | None) -> AckPart:
-        topic = ack.topic
-        if ack.retry != str(NORMAL):
-            old, new = names.pop_retry_topics(ack.consumer_group, ack.topic)
-            topic = old if ack.retry == str(RETRY_V1) else new
-        key = (
-            topic,
-            ack.consumer_group,
-            ack.queue_id,
-            ack.start_offset,
-            ack.pop_time,
-            broker or self.broker_name,
-        )
-        return AckPart(offsets, key, ack.pop_time + ack.invisible_ms, ack.revive_queue_id)
 
     def change(self, requests: list[Request]) -> BatchResult:
         """Give the messages of a batch of requests other invisible times, with one append.
@@ -298,14 +326,32 @@ class Acknowledgements:
             self.statistics.note_consumed(key[1], key[0], count)
         return end
 
-    def _when_durable(self, request: Request, end: int) -> Response | Deferred:
-        """Answer when the acknowledgement is as safe as a message of a producer."""
+    def _when_durable(
+        self,
+        requests: list[Request],
+        answers: list[Response | None],
+        stored: list[int],
+        end: int,
+    ) -> BatchResult:
+        """Answer when the acknowledgements are as safe as messages of a producer.
+
+        ``stored``: the requests without an answer yet.
+        """
         log = self.checks.state(starting=True).log
-        if request.oneway or log.durable_now(end):
-            return Response()
-        deferred = Deferred((request,))
-        log.when_durable(end, partial(_finish, deferred))
+        if log.durable_now(end) or all(requests[index].oneway for index in stored):
+            return with_answer(answers, stored, Response())
+        deferred = Deferred(requests)
+        log.when_durable(end, partial(_finish, deferred, answers, stored))
         return deferred
+
+
+def _stored_part(ack: BatchAck, offsets: list[int], broker: str) -> AckPart:
+    topic = ack.topic
+    if ack.retry != str(NORMAL):
+        old, new = names.pop_retry_topics(ack.consumer_group, ack.topic)
+        topic = old if ack.retry == str(RETRY_V1) else new
+    key = topic, ack.consumer_group, ack.queue_id, ack.start_offset, ack.pop_time, broker
+    return AckPart(offsets, key, ack.pop_time + ack.invisible_ms, ack.revive_queue_id)
 
 
 def with_answer(
@@ -317,7 +363,7 @@ def with_answer(
     return answers
 
 
-def _finish_batch(
+def _finish(
     deferred: Deferred,
     answers: list[Response | None],
     stored: list[int],
@@ -328,11 +374,3 @@ def _finish_batch(
         return
     code = ResponseCode.SUCCESS if result is DurabilityResult.DURABLE else NOT_DURABLE[result]
     deferred.finish(lambda: with_answer(answers, stored, Response(code)))
-
-
-def _finish(deferred: Deferred, result: DurabilityResult | FlushFailed) -> None:
-    if isinstance(result, FlushFailed):
-        deferred.fail(result)
-        return
-    code = ResponseCode.SUCCESS if result is DurabilityResult.DURABLE else NOT_DURABLE[result]
-    deferred.finish(lambda: Response(code))

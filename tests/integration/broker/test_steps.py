@@ -1,5 +1,5 @@
-"""Recalls and changes of invisible times that come together are one append, and are answered as
-those that come one by one, however their bytes are split.
+"""Recalls, changes of invisible times and acknowledgements that come together are one append, and
+are answered as those that come one by one, however their bytes are split.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.core.errors import StoreUnavailable
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.check_point import Ack
+from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody, offset_bits
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, encode_command, request
-from triomq.remoting.protocol.headers.pop import ChangeInvisibleTimeHeader
+from triomq.remoting.protocol.headers.pop import AckMessageHeader, ChangeInvisibleTimeHeader
 from triomq.remoting.protocol.headers.send import RecallMessageHeader, SendMessageResponseHeader
 from triomq.remoting.protocol.recall_handle import RecallHandle
 
@@ -166,3 +167,53 @@ async def test_changes_of_invisible_times(
         assert split != "one write" or appends.sizes == [6]
         settled = [one.record.offset for one in stored if isinstance(one.record, Ack)]
         assert settled == [0, 1, 2, 3, 4, 5]
+
+
+async def test_acknowledgements_of_one_check_point_are_one_record(
+    tmp_path: Path, appends: Appends
+) -> None:
+    async with (
+        running_broker(tmp_path) as ready,
+        peer_of(ready) as peer,
+        FrameClient(port_of(ready.address)) as client,
+    ):
+        await peer.create_topic("T", 1)
+        for number in range(8):
+            await peer.send("T", b"%d" % number)
+        _, taken = await pop(peer, count=8, invisible_ms=60_000)
+        handle = taken[0].handle
+
+        def batch(*offsets: int) -> Command:
+            ack = BatchAck(
+                consumer_group="G",
+                topic="T",
+                start_offset=handle.start_offset,
+                queue_id=0,
+                revive_queue_id=handle.revive_queue,
+                pop_time=handle.pop_time,
+                invisible_ms=handle.invisible_ms,
+                bits=offset_bits(handle.start_offset, offsets),
+            )
+            body = BatchAckBody(broker_name=handle.broker_name, acks=[ack] if offsets else [])
+            return Command(Code.BATCH_ACK_MESSAGE, body=body.encode())
+
+        def single(offset: int) -> Command:
+            header = AckMessageHeader("G", "T", 0, taken[offset].handle.encode(), offset)
+            return request(Code.ACK_MESSAGE, header)
+
+        batches = [batch(0, 1), batch(), batch(2), batch(3, 1)]
+        appends.full = True
+        found = await asked(client, batches)
+        error, empty = ResponseCode.SYSTEM_ERROR, ResponseCode.NO_MESSAGE
+        assert [answer.code for answer in found] == [error, empty, error, error]
+        appends.full = False
+        appends.sizes.clear()
+        found = await asked(client, batches)
+        assert [answer.code for answer in found] == [0, empty, 0, 0]
+        assert appends.sizes == [1]
+        found = await asked(client, [single(offset) for offset in (4, 5, 6)])
+        assert [answer.code for answer in found] == [0] * 3
+        assert appends.sizes == [1, 1]
+        found = await asked(client, [*batches, single(6)])
+        assert [answer.code for answer in found] == [0, empty, 0, 0, 0]
+        assert appends.sizes == [1, 1], "acknowledged before"
