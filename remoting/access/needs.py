@@ -15,9 +15,11 @@ auth/…/authorization/builder/DefaultAuthorizationContextBuilder.java, and the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from triomq.remoting.access.resources import Action, Need, cluster_need, group_need, topic_need
+from triomq.remoting.access.rules import KEPT_LENGTH_MAX
 from triomq.remoting.protocol.bodies.assignment import MessageRequestMode, QueryAssignmentRequest
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig, SubscriptionGroupList
 from triomq.remoting.protocol.bodies.heartbeat import HeartbeatData
@@ -115,6 +117,11 @@ def _send(header: Any, cluster: str) -> Needs:
     if topic.startswith(SYSTEM_TOPIC_PREFIX):
         # What the broker keeps there moves messages of other topics.
         return topic_need(topic, PUB), cluster_need(cluster, UPDATE)
+    return _sends_to(topic) if len(topic) <= KEPT_LENGTH_MAX else (topic_need(topic, PUB),)
+
+
+@lru_cache(maxsize=256)
+def _sends_to(topic: str) -> Needs:
     return (topic_need(topic, PUB),)
 
 

@@ -16,6 +16,8 @@ from triomq.remoting.access.resources import Action, Need, ResourcePattern
 
 DECIDED_MAX = 256
 """Decisions that are kept for one user: about 50 KB."""
+KEPT_LENGTH_MAX = 255
+"""Nothing is kept about longer names: no topic or group has one, and a user may send 512 KiB."""
 
 
 class PolicyType(enum.Enum):
@@ -117,7 +119,8 @@ class AccessRules:
                 self._decided.clear()  # names of topics are the clients' to choose
             rule = _first(self.custom, need, address) or _first(self.default, need, address)
             decision = AccessDecision(rule is not None and rule.allow, rule)
-            self._decided[key] = decision
+            if len(need.resource.name) <= KEPT_LENGTH_MAX:
+                self._decided[key] = decision
         return decision
 
     def of(self, kind: PolicyType) -> tuple[AccessRule, ...]:

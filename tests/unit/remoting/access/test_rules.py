@@ -154,3 +154,5 @@ def test_what_a_user_asked_for_takes_bounded_room(monkeypatch: pytest.MonkeyPatc
         for name, found in ((f"a{number}", rule), (f"b{number}", None)):
             assert rules.decide(topic_need(name, Action.PUB), "127.0.0.1").rule == found
     assert len(rules._decided) <= 10
+    rules.decide(topic_need("x" * 256, Action.PUB), "10.0.0.1")
+    assert all(len(need.resource.name) < 256 for need, _ in rules._decided)

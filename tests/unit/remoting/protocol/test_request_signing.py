@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from triomq.remoting.client.rpc_hooks import Signing
 from triomq.remoting.core.errors import LocalProtocolError
+from triomq.remoting.protocol import signing
 from triomq.remoting.protocol.codes import RequestCode, SerializeType
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command, request
 from triomq.remoting.protocol.headers.send import SendMessageHeader
@@ -55,6 +56,20 @@ def test_names_are_sorted_as_java_sorts() -> None:
     ext = {name: f"<{number}>" for number, name in enumerate(names)}
     # A surrogate pair sorts before U+FFEE in UTF-16, and behind it by code point.
     assert content_to_sign(ext, b"") == b"<4><3><2><1><0><5><6>"
+
+
+def test_the_order_of_names_is_kept_for_few_and_short_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names are the clients' to choose."""
+    monkeypatch.setattr(signing, "_values", kept := {})
+    monkeypatch.setattr(signing, "_VALUES_MAX", 3)
+    for name in ["long" * 300, *"abcdef"] * 2:
+        assert content_to_sign({name: "1", "Signature": "s", "B": "2"}, b"") == (
+            b"12" if name < "B" else b"21"
+        )
+    assert [names[0] for names in kept] == ["a", "b", "c"]
+    assert content_to_sign({"Signature": "s"}, b"body") == b"body"
 
 
 def test_a_second_signature_replaces_the_first_and_the_token_is_covered() -> None:
