@@ -373,6 +373,19 @@ def test_finds_a_message_by_its_ids(client: ForeignClient, cluster: Cluster, top
         )
 
 
+@here("query by key")
+@ONLY_JAVA
+@pytest.mark.feature(46)
+def test_finds_messages_by_key(client: ForeignClient, cluster: Cluster, topic: str) -> None:
+    client.send(topic, "sync", 20)
+    version = client.peer.removeprefix("java-client-")
+    lines = processes.java_peer(version, "query", cluster.namesrv, topic, "key-3,key-17")
+    assert {(line[1], line[3]) for line in lines if line[0] == "FOUND"} == {
+        ("key-3", "body-3"),
+        ("key-17", "body-17"),
+    }
+
+
 # Push consumers
 
 

@@ -133,6 +133,7 @@ async def write(
                 topic,
                 body.encode(),
                 tag=tags[number % len(tags)],
+                keys=[f"k-{number}"],
                 sharding_key=f"k{number % keys}" if keys else None,
             )
 
@@ -469,7 +470,7 @@ async def test_the_last_of_a_young_queue(servers: Servers, topic: str) -> None:
 @pytest.mark.loss
 @there("retry", "dead letter")
 async def test_failures(servers: Servers, topic: str) -> None:
-    await write(servers, topic, "good", "again", "dead")
+    await write(servers, topic, "good", "again", "dead", "hopeless")
     got: list[tuple[str, int]] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -477,6 +478,8 @@ async def test_failures(servers: Servers, topic: str) -> None:
         got.append((body, message.reconsume_times))
         if body == "dead" or (body == "again" and message.reconsume_times == 0):
             await message.retry(1)
+        if body == "hopeless":
+            await message.dead_letter()
 
     settings = ConsumerSettings(max_reconsume_times=1)
     async with (
@@ -491,14 +494,19 @@ async def test_failures(servers: Servers, topic: str) -> None:
         Admin(servers.namesrv) as admin,
         PullConsumer(servers.namesrv, group="undertaker", consume_from="first") as reader,
     ):
-        await until(lambda: len(got) == 5)
+        await until(lambda: len(got) == 6)
+        dead: dict[bytes, tuple[str, ...]] = {}
         with trio.fail_after(60):
             while f"%DLQ%{topic}" not in await admin.topics():
                 await trio.sleep(0.05)
             await reader.assign(await reader.queues(f"%DLQ%{topic}"))
-            (dead,) = await reader.poll()
-    assert sorted(got) == [("again", 0), ("again", 1), ("dead", 0), ("dead", 1), ("good", 0)]
-    assert dead.body == b"dead"
+            while len(dead) < 2:
+                dead |= {message.body: message.keys for message in await reader.poll()}
+    assert sorted(got) == [
+        *(("again", 0), ("again", 1), ("dead", 0), ("dead", 1)),
+        *(("good", 0), ("hopeless", 0)),
+    ]
+    assert dead == {b"dead": ("k-2",), b"hopeless": ("k-3",)}
 
 
 @pytest.mark.loss

@@ -1,5 +1,5 @@
-"""Our consumers and the official ones in one group, on our cluster and on Java's broker: the same
-shares, the same locks, the same files.
+"""Our consumers and the official ones in one group on our cluster: the same shares, the same locks,
+the same files. test_a_day_of_our_sdk_with_java.py has shares and locks on Java's broker.
 """
 
 from __future__ import annotations
@@ -112,18 +112,6 @@ async def _queues(namesrv: str, topic: str) -> tuple[object, ...]:
         return await producer.queues(topic)  # type: ignore[no-any-return]
 
 
-@pytest.mark.compatible("shares AVG", peer="java-server-5.5.0")
-@pytest.mark.feature("88c")
-async def test_every_queue_has_one_owner_on_java_s_broker(java_cluster: str) -> None:
-    total = await create_topic(java_cluster, "SharesHere", 7)
-    async with (
-        member(java_cluster, "SharesHere", allocate_average) as first,
-        java_consumer("5.5.0", java_cluster, "SharesHere", "mixed-SharesHere") as java,
-        member(java_cluster, "SharesHere", allocate_average) as second,
-    ):
-        await settled_shares([first, second, java], "SharesHere", total)
-
-
 @attrs.define
 class Steps:
     """Steps of each key in the order in which they were handled, by any member."""
@@ -219,12 +207,6 @@ async def test_an_ordered_group_of_both_kinds_on_our_cluster(
     our_cluster: str, java_version: str
 ) -> None:
     await _order_with_java(our_cluster, java_version, f"Ordered_{java_version.replace('.', '_')}")
-
-
-@pytest.mark.loss
-@pytest.mark.compatible("push in order", "queue locks", peer="java-server-5.5.0")
-async def test_an_ordered_group_of_both_kinds_on_java_s_broker(java_cluster: str) -> None:
-    await _order_with_java(java_cluster, "5.5.0", "Ordered")
 
 
 @pytest.mark.loss
