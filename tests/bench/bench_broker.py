@@ -498,10 +498,7 @@ def main(argv: list[str] | None = None) -> int:
             request=options.request,
             tls=options.tls,
             templates=signed_templates(
-                options.topic,
-                os.urandom(options.body // 2).hex().encode(),
-                in_flight,
-                options.sign,
+                options.topic, os.urandom(options.body // 2).hex().encode(), in_flight, options.sign
             )
             if options.sign
             else None,

@@ -323,14 +323,7 @@ async def test_a_java_slave_acts_for_our_master(tmp_path: Path) -> None:
         ExitStack() as masters,
     ):
         address, master = masters.enter_context(
-            our_broker(
-                tmp_path / "m",
-                NAME,
-                namesrv,
-                port,
-                haSendHeartbeatInterval=500,
-                **MASTER,
-            )
+            our_broker(tmp_path / "m", NAME, namesrv, port, haSendHeartbeatInterval=500, **MASTER)
         )
         async with peer_at(other_address) as other, peer_at(address) as peer:
             await other.create_topic(TOPIC, 1)

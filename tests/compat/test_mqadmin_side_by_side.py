@@ -389,8 +389,7 @@ async def test_each_mqadmin_reads_what_the_other_wrote(clusters: Clusters) -> No
     await document(one, "createUser -b ADDR -u root -p secret-r -t Super")
     await document(one, "updateUser -b ADDR -u alice -s disable")
     await document(
-        one,
-        "createAcl -b ADDR -s User:alice -r Topic:x,Group:* -a Pub,Sub -d Allow -i 192.168.0.1",
+        one, "createAcl -b ADDR -s User:alice -r Topic:x,Group:* -a Pub,Sub -d Allow -i 192.168.0.1"
     )
     await document(one, "updateColdDataFlowCtrGroupConfig -b ADDR -g G -v 1024")
     await document(one, "setCommitLogReadAheadMode -b ADDR -m 1")

@@ -65,10 +65,7 @@ def java_broker_of(
 def our_broker_of(
     folder: Path, namesrv: str, port: int, **settings: object
 ) -> Iterator[subprocess.Popen[bytes]]:
-    with our_broker(folder, NAME, namesrv, port, **SMALL, **settings) as (
-        _,
-        process,
-    ):
+    with our_broker(folder, NAME, namesrv, port, **SMALL, **settings) as (_, process):
         yield process
 
 

@@ -147,9 +147,7 @@ async def test_a_broker_of_4_9_delivers_at_once_and_the_sdk_says_so(tmp_path: Pa
 
 @pytest.mark.loss
 @pytest.mark.compatible(
-    "directory with timers from theirs",
-    "directory with timers from ours",
-    peer="java-server-5.5.0",
+    "directory with timers from theirs", "directory with timers from ours", peer="java-server-5.5.0"
 )
 @pytest.mark.feature("115")
 async def test_timers_go_from_us_to_java_and_back(tmp_path: Path) -> None:

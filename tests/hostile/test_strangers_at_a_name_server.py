@@ -247,8 +247,7 @@ async def test_registrations_and_unregistrations_fill_no_log(
             header = attrs.evolve(OURS, broker_name=f"broker-{number}")
             await register(client, header)
             await client.call(
-                Code.UNREGISTER_BROKER,
-                BrokerHeader(header.broker_name, header.broker_addr, "C", 0),
+                Code.UNREGISTER_BROKER, BrokerHeader(header.broker_name, header.broker_addr, "C", 0)
             )
     lines = [record.getMessage() for record in caplog.records]
     assert 190 < sum("registered 2 topics" in line for line in lines) < 250

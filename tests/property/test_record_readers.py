@@ -21,11 +21,7 @@ from triomq.client.spark.errors import SourceError
 from triomq.client.spark.offsets import Queue
 from triomq.client.spark.records import Block, read_records
 from triomq.remoting.protocol.inner_batch import is_inner_batch
-from triomq.remoting.protocol.record import (
-    StoredMessage,
-    encode_blank,
-    encode_host,
-)
+from triomq.remoting.protocol.record import StoredMessage, encode_blank, encode_host
 from triomq.remoting.protocol.record_reader import read_record
 
 V4 = encode_host(b"\x7f\0\0\1", 10_911)

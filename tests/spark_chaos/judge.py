@@ -47,9 +47,7 @@ def message_name(life: int, number: int) -> str:
 
 
 def complaints(
-    rows: Iterable[WrittenRow],
-    must: Collection[SentMessage],
-    may: Collection[SentMessage] = (),
+    rows: Iterable[WrittenRow], must: Collection[SentMessage], may: Collection[SentMessage] = ()
 ) -> list[str]:
     """Return how the output breaks the promise; nothing if it keeps it.
 

@@ -200,10 +200,7 @@ class PipelinesRun:
             self.note_inside(pipeline, "the table has the batch")
             committed = pipeline.query.read_up_to(self.plan.batch - 1)
             self.scene.change_settings(
-                broker,
-                fileReservedTime=0,
-                cleanResourceInterval=50,
-                deleteCommitLogFilesInterval=0,
+                broker, fileReservedTime=0, cleanResourceInterval=50, deleteCommitLogFilesInterval=0
             )
             wait_for(
                 lambda: any(

@@ -110,8 +110,7 @@ class TwoQueries:
 
     def wait_inside(self) -> None:
         self.wait(
-            lambda: all(self.is_inside(sink) for sink in SINKS),
-            f"tasks of batch {self.plan.batch}",
+            lambda: all(self.is_inside(sink) for sink in SINKS), f"tasks of batch {self.plan.batch}"
         )
 
     def is_inside(self, sink: str) -> bool:

@@ -36,11 +36,7 @@ def environment(folder: Path) -> dict[str, str]:
     file = folder / "root.yml"
     file.touch(0o600)
     file.write_text(CREDENTIALS)
-    return {
-        "PEER_ACCESS_KEY": CLIENT,
-        "PEER_SECRET_KEY": PASSWORD,
-        "TRIOMQ_CREDENTIALS": str(file),
-    }
+    return {"PEER_ACCESS_KEY": CLIENT, "PEER_SECRET_KEY": PASSWORD, "TRIOMQ_CREDENTIALS": str(file)}
 
 
 def add_client(address: str) -> None:

@@ -141,11 +141,7 @@ BODIES: dict[int, BodyPair] = {
         (Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, None, topics.TopicNames),
         (Code.UPDATE_NAMESRV_CONFIG, BodyKind.PROPERTIES, None),
         (Code.GET_NAMESRV_CONFIG, None, BodyKind.PROPERTIES),
-        (
-            Code.CONTROLLER_ALTER_SYNC_STATE_SET,
-            controller.SyncStateSet,
-            controller.SyncStateSet,
-        ),
+        (Code.CONTROLLER_ALTER_SYNC_STATE_SET, controller.SyncStateSet, controller.SyncStateSet),
         (Code.CONTROLLER_ELECT_MASTER, None, controller.ElectMasterBody),
         (Code.CONTROLLER_REGISTER_BROKER, None, controller.SyncStateSet),
         (Code.CONTROLLER_GET_REPLICA_INFO, None, controller.SyncStateSet),

@@ -103,9 +103,7 @@ def progress_of_timers_is_saved_ahead_of_the_timer_log(patch: pytest.MonkeyPatch
     """Messages count as being in the wheel before the disk has their records."""
     write = TimerFiles.write
     patch.setattr(
-        TimerFiles,
-        "write",
-        lambda self, save: write(self, attrs.evolve(save, log_files=())),
+        TimerFiles, "write", lambda self, save: write(self, attrs.evolve(save, log_files=()))
     )
 
 

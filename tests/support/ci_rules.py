@@ -36,11 +36,7 @@ skipped.
 """
 
 
-SPARK_FAULTS = [
-    "connect back",
-    "CANNOT_OPEN_SOCKET",
-    r"Illegal size \d+ of collection",
-]
+SPARK_FAULTS = ["connect back", "CANNOT_OPEN_SOCKET", r"Illegal size \d+ of collection"]
 """What a test says if Spark did not wait for its own Python process (10 seconds, which no setting
 changes), or if two flows of its declarative pipelines have filled one Java map at once: it has
 counted nothing yet.

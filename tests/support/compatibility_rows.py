@@ -259,9 +259,7 @@ SECTIONS = (
     ),
     *(
         Section(
-            title,
-            GRPC_CLIENTS,
-            {f"{endpoint}: {row}": text for row, text in GRPC_ROWS.items()},
+            title, GRPC_CLIENTS, {f"{endpoint}: {row}": text for row, text in GRPC_ROWS.items()}
         )
         for endpoint, title in GRPC_ENDPOINTS.items()
     ),
@@ -338,10 +336,7 @@ NOT_POSSIBLE: dict[tuple[str, str], str] = {
     ("header and body classes", "go-client"): GO_HAS_NO.format(
         "such classes for an application: they are `internal`"
     ),
-    (
-        "broadcasting offsets",
-        "go-client",
-    ): (
+    ("broadcasting offsets", "go-client"): (
         "The Go client 2.1.2 keeps them in a file of its own form (`~/.rocketmq_client_go`,"
         " `consumer/offset_store.go`)"
     ),

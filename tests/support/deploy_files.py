@@ -128,10 +128,7 @@ def service_process(
     words = [here(word) for word in (*service["entrypoint"], *service["command"])]
     words += [f"-DlistenPort={port}", "-DmonitorPort=0", "-DbindAddress=127.0.0.1", *options]
     with running(
-        words,
-        folder / "log",
-        port=port,
-        env={"PATH": path, "HOME": str(folder), **environment},
+        words, folder / "log", port=port, env={"PATH": path, "HOME": str(folder), **environment}
     ) as process:
         yield process
 

@@ -119,10 +119,7 @@ def measure_failovers(
     found = Failovers(contestant.name, fault)
     came: list[tuple[float, int]] = []
     with kind(
-        folder,
-        heartbeat_seconds=HEARTBEAT_SECONDS,
-        settings=contestant.settings,
-        consumers=False,
+        folder, heartbeat_seconds=HEARTBEAT_SECONDS, settings=contestant.settings, consumers=False
     ) as cluster:
         for number in range(rounds):
             cluster.wait_acknowledged(LOAD_LEAST, f"before fault {number}")

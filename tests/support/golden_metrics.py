@@ -11,11 +11,11 @@ JAVA_PAGE = Path(__file__).parents[1] / "golden" / "metrics" / "java-5.5.0.txt"
 """A scrape of a Java broker after ``metric_load``."""
 NOT_OURS = {
     # a scan of a buffer that this broker does not have: it hears of what is due
-    "rocketmq_pop_buffer_scan_time_consume_milliseconds",
+    "rocketmq_pop_buffer_scan_time_consume_milliseconds"
 }
 LABELS_THAT_DIFFER = {
     # half messages are kept by offset, without reading their topic
-    "rocketmq_half_messages": {"topic"},
+    "rocketmq_half_messages": {"topic"}
 }
 OUR_LABELS = {"broker_id"}
 

@@ -86,11 +86,7 @@ class ObjectStore:
     def _stored(self, path: str) -> StoredFile:
         text = self.objects.get(path)
         return StoredFile(
-            path=path,
-            uri=path,
-            size_bytes=len(text or ""),
-            modified_ms=0,
-            is_folder=text is None,
+            path=path, uri=path, size_bytes=len(text or ""), modified_ms=0, is_folder=text is None
         )
 
     def _step(self, name: str, path: str) -> None:

@@ -10,12 +10,8 @@ from typing import Any
 
 import attrs
 import grpc
-from opentelemetry.proto.collector.metrics.v1 import (
-    metrics_service_pb2 as messages,
-)
-from opentelemetry.proto.collector.metrics.v1 import (
-    metrics_service_pb2_grpc as services,
-)
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as messages
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as services
 
 
 class Collector(services.MetricsServiceServicer):  # type: ignore[misc]

@@ -10,11 +10,7 @@ from raft_checks import RaftBroken
 from raft_cluster import SETTINGS, RaftCluster, RaftProcess
 
 from triomq.namesrv.controller.raft.configuration import ConfigurationChange
-from triomq.namesrv.controller.raft.events import (
-    ChangeConfiguration,
-    RaftRole,
-    TransferLeadership,
-)
+from triomq.namesrv.controller.raft.events import ChangeConfiguration, RaftRole, TransferLeadership
 
 STORM_SECONDS = 8.0
 CALM_SECONDS = 4.0

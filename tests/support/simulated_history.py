@@ -260,11 +260,7 @@ class Played:
         cluster.add_broker("slave", brokerId=1, brokerRole="SLAVE", **lines)
         if plan.second:
             cluster.add_broker(
-                "second",
-                brokerName=SECOND_BROKER,
-                brokerId=0,
-                brokerRole="ASYNC_MASTER",
-                **lines,
+                "second", brokerName=SECOND_BROKER, brokerId=0, brokerRole="ASYNC_MASTER", **lines
             )
 
     def _broker_settings(self) -> dict[str, Any]:

@@ -160,13 +160,9 @@ def check_equal(record: Record, draft: Draft, place: Appended | None) -> None:
         record.body,
         record.properties,
         record.born_timestamp,
-    ) == (
-        draft.topic,
-        draft.queue_id,
-        draft.body,
-        draft.properties,
-        draft.born_timestamp,
-    ), f"{record.log_offset}: the record is not what was sent"
+    ) == (draft.topic, draft.queue_id, draft.body, draft.properties, draft.born_timestamp), (
+        f"{record.log_offset}: the record is not what was sent"
+    )
     if place is not None:
         assert (record.size, record.queue_offset, record.store_timestamp) == (
             place.size,

@@ -189,17 +189,12 @@ def broker_requests(size: Size) -> Iterable[Worst]:
     yield worst(Code.RECALL_MESSAGE, PLAIN, send.RecallMessageHeader("T", "x"))
     for code in (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE):
         yield worst(code, f"{2 * ELEMENTS_MAX:,} messages, none with the tag", pull_header())
-        yield worst(
-            code,
-            f"{ELEMENTS_MAX:,} messages of 91 bytes",
-            pull_header(subscription="*"),
-        )
+        yield worst(code, f"{ELEMENTS_MAX:,} messages of 91 bytes", pull_header(subscription="*"))
         yield worst(
             code,
             f"{ELEMENTS_MAX:,} messages, none with the property",
             pull_header(
-                subscription=" OR ".join(f"a{n} = 'b'" for n in range(450)),
-                expression_type="SQL92",
+                subscription=" OR ".join(f"a{n} = 'b'" for n in range(450)), expression_type="SQL92"
             ),
         )
     pops: dict[str, Any] = {
@@ -397,9 +392,7 @@ def broker_requests(size: Size) -> Iterable[Worst]:
     )
     yield worst(Code.GET_TOPIC_STATS_INFO, many, topics.TopicHeader("T"))
     yield worst(
-        Code.GET_CONSUME_STATS,
-        f"{many}, {size.topics:,} topics",
-        admin.ConsumeStatsHeader("G"),
+        Code.GET_CONSUME_STATS, f"{many}, {size.topics:,} topics", admin.ConsumeStatsHeader("G")
     )
     yield worst(Code.GET_BROKER_CONSUME_STATS, "all offsets", admin.BrokerConsumeStatsHeader())
     yield worst(Code.QUERY_CONSUME_TIME_SPAN, many, topics.GroupTopicHeader("G", "T"))
@@ -512,10 +505,7 @@ def namesrv_requests() -> Iterable[Worst]:
     for number in range(1, GROUPS):
         shared = ["shared", f"u{number % 10}"]
         yield worst(
-            Code.REGISTER_BROKER,
-            "two topics",
-            broker_of(number),
-            registration(shared, version=1),
+            Code.REGISTER_BROKER, "two topics", broker_of(number), registration(shared, version=1)
         )
     yield worst(
         Code.REGISTER_BROKER, f"{many}, unchanged", broker_of(0), registration(names, version=1)

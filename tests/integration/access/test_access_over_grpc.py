@@ -41,9 +41,7 @@ CALLS: Mapping[str, Any] = {
     ),
     "RecallMessage": rpc.RecallMessageRequest(topic=TOPIC, recall_handle="x"),
     "AckMessage": rpc.AckMessageRequest(
-        topic=TOPIC,
-        group=GROUP,
-        entries=[rpc.AckMessageEntry(message_id="x", receipt_handle="x")],
+        topic=TOPIC, group=GROUP, entries=[rpc.AckMessageEntry(message_id="x", receipt_handle="x")]
     ),
     "ChangeInvisibleDuration": rpc.ChangeInvisibleDurationRequest(
         topic=TOPIC, group=GROUP, receipt_handle="x"

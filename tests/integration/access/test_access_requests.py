@@ -55,9 +55,7 @@ def listed(body: str) -> list[Any]:
     ]
 
 
-async def test_changes_of_users_and_rules_are_answered_as_java_answers_them(
-    tmp_path: Path,
-) -> None:
+async def test_changes_of_users_and_rules_are_answered_as_java_answers_them(tmp_path: Path) -> None:
     async with running_broker(tmp_path, brokerClusterName="DefaultCluster", **SETTINGS) as broker:
 
         def work() -> list[str]:

@@ -130,10 +130,7 @@ async def test_sends_are_sampled_and_changes_are_written_without_authentication(
         "auditLogPath": tmp_path / "audit.log",
         "auditLogSampleEvery": 10,
     }
-    async with (
-        running_broker(tmp_path / "store", **settings) as broker,
-        peer_of(broker) as peer,
-    ):
+    async with running_broker(tmp_path / "store", **settings) as broker, peer_of(broker) as peer:
         await peer.create_topic("TA", 1)
         for _ in range(40):
             await peer.send("TA", b"x")

@@ -122,9 +122,7 @@ async def early_drain(cluster: InProcessCluster) -> Done:
         return await call(cluster, "broker", "drain", "broker-a", "--timeout", 30)
 
 
-async def test_a_drain_that_ends_too_early_says_who_has_not_read(
-    cluster: InProcessCluster,
-) -> None:
+async def test_a_drain_that_ends_too_early_says_who_has_not_read(cluster: InProcessCluster) -> None:
     await behind(cluster, "billing")
     early = await early_drain(cluster)
     assert early.code == 1

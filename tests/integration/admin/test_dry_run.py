@@ -345,8 +345,7 @@ async def test_a_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(admin, "ask", ask)
     body = json.dumps({"username": "ann", "password": new}).encode()
     (user,) = await changes_of(
-        admin,
-        UnsentRequest(address, RequestCode.AUTH_UPDATE_USER, UserHeader("ann"), body),
+        admin, UnsentRequest(address, RequestCode.AUTH_UPDATE_USER, UserHeader("ann"), body)
     )
     assert user.lines == [
         f"{address}: user ann",

@@ -281,9 +281,7 @@ async def test_an_incomplete_answer_is_marked(cluster: InProcessCluster) -> None
         assert failed(nobody, 1, f"ghost: cannot connect to {gone}", "brokerIP1")
 
 
-async def test_sums_say_what_they_lack_and_answers_count_brokers(
-    cluster: InProcessCluster,
-) -> None:
+async def test_sums_say_what_they_lack_and_answers_count_brokers(cluster: InProcessCluster) -> None:
     namesrv = ("-n", cluster.namesrv_address)
     for group in ("one", "two"):
         await mqadmin("group", "create", "-c", "DefaultCluster", "-g", group, *namesrv)

@@ -92,9 +92,7 @@ async def test_every_listing_of_a_large_cluster_ends_and_is_complete(files: Path
                 }
 
 
-async def test_a_broker_that_hangs_is_named_within_the_command_s_time_limit(
-    files: Path,
-) -> None:
+async def test_a_broker_that_hangs_is_named_within_the_command_s_time_limit(files: Path) -> None:
     async with (
         large_cluster(files) as cluster,
         silent_broker(

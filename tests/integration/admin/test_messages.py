@@ -61,13 +61,7 @@ async def test_send_and_consume(cluster: InProcessCluster) -> None:
         message["keys"],
         message["body"],
         message["bodyBase64"],
-    ) == (
-        "orders",
-        "paid",
-        ["k1", "k2"],
-        "Grüße, 世界",
-        None,
-    )
+    ) == ("orders", "paid", ["k1", "k2"], "Grüße, 世界", None)
     assert message["msgId"] == row[3].strip()
     assert message["properties"]["UNIQ_KEY"] == message["msgId"]
     assert message["storeHost"] == cluster.broker(message["brokerName"]).address
@@ -78,11 +72,7 @@ async def test_send_to_a_broker_and_a_queue(cluster: InProcessCluster) -> None:
     assert [
         (sent := await send(cluster, "-p", n, "-b", "broker-b", "-i", 1))["queueOffset"]
         for n in range(3)
-    ] == [
-        0,
-        1,
-        2,
-    ]
+    ] == [0, 1, 2]
     assert (sent["brokerName"], sent["queueId"], sent["sendResult"]) == ("broker-b", 1, "SEND_OK")
     assert (await send(cluster, "-p", "x", "-b", "broker-a"))["brokerName"] == "broker-a"
     namesrv = cluster.namesrv_address
@@ -162,11 +152,7 @@ async def test_consume_between_two_times(cluster: InProcessCluster) -> None:
 async def test_consume_refuses(
     cluster: InProcessCluster, words: list[object], code: int, complaint: str
 ) -> None:
-    assert failed(
-        await call(cluster, "consumeMessage", "-t", "orders", *words),
-        code,
-        complaint,
-    )
+    assert failed(await call(cluster, "consumeMessage", "-t", "orders", *words), code, complaint)
 
 
 async def test_bodies_that_are_binary_or_compressed(cluster: InProcessCluster) -> None:

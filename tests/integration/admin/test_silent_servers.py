@@ -298,9 +298,7 @@ def offset_id(address: str) -> str:
     return (socket.inet_aton(host) + struct.pack(">iq", port, 0)).hex().upper()
 
 
-async def test_doctor_ends_with_many_silent_servers_and_groups(
-    tmp_path: Path,
-) -> None:
+async def test_doctor_ends_with_many_silent_servers_and_groups(tmp_path: Path) -> None:
     """If they were asked one after the other, each would take its time-out."""
     (tmp_path / "groups").write_text(
         json.dumps([{"groupName": f"G{number}"} for number in range(100)])

@@ -111,10 +111,7 @@ async def test_create_change_and_read_a_topic(cluster: InProcessCluster) -> None
     assert [
         (data["brokerName"], data["readQueueNums"], data["writeQueueNums"], data["perm"])
         for data in route["queueDatas"]
-    ] == [
-        ("broker-a", 4, 4, 6),
-        ("broker-b", 4, 4, 6),
-    ]
+    ] == [("broker-a", 4, 4, 6), ("broker-b", 4, 4, 6)]
     assert route["brokerDatas"] == [
         {
             "cluster": "DefaultCluster",
@@ -276,9 +273,7 @@ async def test_delete_topic(cluster: InProcessCluster) -> None:
         "delete topic [orders] from cluster [DefaultCluster] success.\n",
     ), done
     assert failed(
-        await call(cluster, "topicRoute", "-t", "orders"),
-        4,
-        "no broker offers topic 'orders'",
+        await call(cluster, "topicRoute", "-t", "orders"), 4, "no broker offers topic 'orders'"
     )
     assert failed(
         await call(cluster, "deleteTopic", "--yes", "-c", "DefaultCluster", "-t", "orders"),

@@ -38,10 +38,7 @@ from triomq.remoting.protocol.headers.route import (
     GetRouteHeader,
     MinBrokerIdChangeHeader,
 )
-from triomq.remoting.protocol.headers.send import (
-    RecallMessageHeader,
-    SendMessageResponseHeader,
-)
+from triomq.remoting.protocol.headers.send import RecallMessageHeader, SendMessageResponseHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
 from triomq.remoting.protocol.headers.transaction import COMMIT, EndTransactionHeader
 from triomq.remoting.protocol.names import HALF_TOPIC

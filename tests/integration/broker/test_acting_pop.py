@@ -24,10 +24,7 @@ from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
-from triomq.remoting.protocol.headers.pop import (
-    ChangeInvisibleTimeHeader,
-    PopMessageHeader,
-)
+from triomq.remoting.protocol.headers.pop import ChangeInvisibleTimeHeader, PopMessageHeader
 
 ON = {
     "enableSlaveActingMaster": True,

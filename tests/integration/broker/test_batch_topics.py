@@ -101,12 +101,7 @@ async def test_a_batch_is_stored_as_one_record_and_pulled_by_any_offset_in_it(
         assert {
             name: record.properties.get(name)
             for name in ("UNIQ_KEY", "INNER_NUM", "INNER_BASE", "CLUSTER")
-        } == {
-            "UNIQ_KEY": "BATCHKEY",
-            "INNER_NUM": "3",
-            "INNER_BASE": "0",
-            "CLUSTER": "TestCluster",
-        }
+        } == {"UNIQ_KEY": "BATCHKEY", "INNER_NUM": "3", "INNER_BASE": "0", "CLUSTER": "TestCluster"}
         assert (tmp_path / "batchconsumequeue" / TOPIC).is_dir() or not (
             tmp_path / "consumequeue" / TOPIC
         ).exists()
@@ -272,10 +267,7 @@ async def test_a_message_is_pulled_from_each_of_its_light_queues(
                 answer = await peer.call(
                     Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader(group, topic, 0)
                 )
-                assert (answer.code, answer.header(OffsetResponseHeader).offset) == (
-                    0,
-                    1,
-                )
+                assert (answer.code, answer.header(OffsetResponseHeader).offset) == (0, 1)
 
     def saved(name: str) -> Any:
         return json.loads((tmp_path / "config" / name).read_text())

@@ -562,9 +562,7 @@ async def test_runtime_figures_have_every_key_that_tools_parse(tmp_path: Path) -
         assert BrokerStats.decode(bytes(found.body)).minute.sum >= 0
 
 
-async def test_what_groups_have_done_with_is_counted_and_not_what_they_pull(
-    tmp_path: Path,
-) -> None:
+async def test_what_groups_have_done_with_is_counted_and_not_what_they_pull(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
         await peer.create_topic("T")
         for _ in range(3):

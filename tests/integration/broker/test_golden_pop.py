@@ -175,12 +175,7 @@ async def test_acknowledgements_and_another_time_are_answered_as_there(tmp_path:
 async def test_assignments_are_those_of_there(tmp_path: Path) -> None:
     """The retry topic is pulled, whatever the mode of the group."""
     async with stage(tmp_path) as (wire, peer):
-        mode = {
-            "consumerGroup": "gpop",
-            "mode": "POP",
-            "popShareQueueNum": 8,
-            "topic": "GoldTopic",
-        }
+        mode = {"consumerGroup": "gpop", "mode": "POP", "popShareQueueNum": 8, "topic": "GoldTopic"}
         answer = await peer.call(Code.SET_MESSAGE_REQUEST_MODE, None, json.dumps(mode).encode())
         assert answer.code == 0, answer.remark
         assert len(captured(Code.QUERY_ASSIGNMENT)) == 2

@@ -45,18 +45,13 @@ ADDED_BY_5 = {
 }
 # (code, response code) -> why this shape is not replayed
 LEFT_OUT = {
-    (
-        14,
-        22,
-    ): (
+    (14, 22): (
         "5.5.0 answers 22 for a new group on an empty queue and then loses what is stored between"
         " two requests; ours answers 0, as 4.9.4 does"
-    ),
+    )
 }
 # The same for what RocketMQ's mqadmin asked.
-ADMIN_LEFT_OUT = {
-    (315, 0): "it asks for counts of the half topic, which transactions will bring",
-}
+ADMIN_LEFT_OUT = {(315, 0): "it asks for counts of the half topic, which transactions will bring"}
 # (code, field): it tells how much a cluster holds, where, or since when.
 TELLS_STATE = {
     *((code, field) for code in (11, 361) for field in ("maxOffset", "nextBeginOffset")),

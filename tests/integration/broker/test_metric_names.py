@@ -69,10 +69,7 @@ async def test_a_metric_has_a_bounded_number_of_series(tmp_path: Path) -> None:
 @pytest.mark.feature("185a")
 async def test_lag_in_messages_and_in_time(tmp_path: Path) -> None:
     port = free_port()
-    async with (
-        running_broker(tmp_path, monitorPort=port) as ready,
-        peer_of(ready) as peer,
-    ):
+    async with running_broker(tmp_path, monitorPort=port) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", queues=1)
         for _ in range(5):
             await peer.send("T")

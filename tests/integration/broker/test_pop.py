@@ -32,10 +32,7 @@ from triomq.remoting.protocol.headers.pop import (
     PopMessageHeader,
 )
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
-from triomq.remoting.protocol.receipt_handle import (
-    NORMAL,
-    ReceiptHandle,
-)
+from triomq.remoting.protocol.receipt_handle import NORMAL, ReceiptHandle
 from triomq.remoting.protocol.record_reader import decode_records
 
 

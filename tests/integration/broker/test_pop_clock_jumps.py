@@ -68,12 +68,7 @@ class Scene:
         """Give a message another invisible time; return it with its new handle."""
         handle = popped.handle
         header = ChangeInvisibleTimeHeader(
-            "G",
-            popped.topic,
-            handle.queue_id,
-            handle.encode(),
-            handle.offset,
-            int(seconds * 1000),
+            "G", popped.topic, handle.queue_id, handle.encode(), handle.offset, int(seconds * 1000)
         )
         answer = await self.peer.call(Code.CHANGE_MESSAGE_INVISIBLETIME, header)
         assert answer.code == 0, answer.remark

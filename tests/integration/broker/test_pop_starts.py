@@ -44,11 +44,7 @@ MEMORY = 1_000_000
 @pytest.mark.loss
 @pytest.mark.parametrize(
     ("before", "after", "bodies", "offset"),
-    [
-        (0, 0, [b"0", b"1", b"2"], 0),
-        (FILLER, 0, [b"0", b"1", b"2"], 0),
-        (0, FILLER, [b"2"], None),
-    ],
+    [(0, 0, [b"0", b"1", b"2"], 0), (FILLER, 0, [b"0", b"1", b"2"], 0), (0, FILLER, [b"2"], None)],
     ids=["small log", "new topic of a large log", "old topic"],
 )
 async def test_a_queue_is_young_whatever_is_in_memory_at_this_moment(

@@ -239,10 +239,7 @@ async def test_queues_without_messages_and_topics_that_do_not_exist(tmp_path: Pa
     async with running_broker(tmp_path, **SETTINGS) as ready, peer_of(ready) as peer:
         assert (
             await mqadmin("cleanUnusedTopic", "-b", peer.address, "-n", "127.0.0.1:1", "--json")
-        ).document == {
-            "brokers": [peer.address],
-            "failures": {},
-        }
+        ).document == {"brokers": [peer.address], "failures": {}}
         assert not (tmp_path / "consumequeue" / "T").exists()
 
 

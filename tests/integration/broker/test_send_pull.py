@@ -21,10 +21,7 @@ from triomq.remoting.protocol.batch import encode_batch
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.headers.offset import (
-    OffsetResponseHeader,
-    QueryConsumerOffsetHeader,
-)
+from triomq.remoting.protocol.headers.offset import OffsetResponseHeader, QueryConsumerOffsetHeader
 from triomq.remoting.protocol.headers.pull import COMMIT_OFFSET, RANGE_READ
 from triomq.remoting.protocol.headers.send import SendBackHeader, SendMessageHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader

@@ -102,10 +102,7 @@ async def recall(peer: BrokerPeer, handle: str, *, topic: str = "T") -> tuple[in
 @pytest.mark.feature("177c")
 async def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
     """Also one of an open slot, one that waits for later, and one shortly before its time."""
-    async with (
-        running_broker(tmp_path, recallMessageEnable=True) as ready,
-        peer_of(ready) as peer,
-    ):
+    async with running_broker(tmp_path, recallMessageEnable=True) as ready, peer_of(ready) as peer:
         await peer.create_topic("T", 1)
         sent = {
             name: await send_timed(peer, name.encode(), TIMER_DELAY_MS=str(delay))
@@ -140,10 +137,7 @@ async def test_recalls_are_refused_with_java_s_answers(tmp_path: Path) -> None:
             ResponseCode.NO_PERMISSION,
             "recall failed, operation is forbidden (recallMessageEnable=false)",
         )
-    async with (
-        running_broker(tmp_path, recallMessageEnable=True) as ready,
-        peer_of(ready) as peer,
-    ):
+    async with running_broker(tmp_path, recallMessageEnable=True) as ready, peer_of(ready) as peer:
         await peer.create_topic("U", 1)
         later = now_ms() + 60_000
         illegal = ResponseCode.ILLEGAL_OPERATION

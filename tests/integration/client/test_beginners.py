@@ -377,10 +377,7 @@ PROGRAMS = [
 @pytest.fixture(scope="module")
 def names() -> Iterator[dict[str, Any]]:
     """What the programs see: the package's names, and addresses."""
-    with (
-        server_in_thread(settings=SERVER) as cluster,
-        socket.socket() as free,
-    ):
+    with server_in_thread(settings=SERVER) as cluster, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         with sync.Admin(cluster.namesrv_address) as admin:
             admin.create_topic("Orders")

@@ -17,12 +17,7 @@ import trio.lowlevel
 from threaded_cluster import cluster_in_a_thread
 
 import triomq
-from triomq import (
-    CallTimeout,
-    Message,
-    aio,
-    sync,
-)
+from triomq import CallTimeout, Message, aio, sync
 from triomq.client.admin.cleaning import Cleaning
 
 STEPS = 30
@@ -232,10 +227,9 @@ def test_a_call_that_is_cancelled_leaves_its_object_as_it_was(
 ) -> None:
     module: Any = aio if interface == "asyncio" else triomq
     cancelled: Any = in_asyncio if interface == "asyncio" else in_trio
-    settings: dict[str, Any] = {
-        "Producer": {"group": "p", **TRANSACTIONS},
-        "Admin": {},
-    }.get(kind, {"group": f"{kind}-calls-{interface}", **READS})
+    settings: dict[str, Any] = {"Producer": {"group": "p", **TRANSACTIONS}, "Admin": {}}.get(
+        kind, {"group": f"{kind}-calls-{interface}", **READS}
+    )
     if calls is TABLE_CALLS:
         settings = {"group": f"table-{interface}"}
 

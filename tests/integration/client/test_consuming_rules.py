@@ -294,10 +294,7 @@ async def test_consumers_of_a_broker_that_was_away_continue_where_they_were(
             await trio.sleep(1.0)  # routes and several rounds without it
             assert {
                 queue.broker_name for queue in consumer.assignment if queue.topic == "Numbers"
-            } == {
-                "broker-a",
-                "broker-b",
-            }
+            } == {"broker-a", "broker-b"}
             await cluster.start_broker("broker-b")
             async with Producer(cluster.namesrv_address, group="numbers") as producer:
                 for number in range(100, 120):

@@ -529,10 +529,7 @@ async def test_a_message_that_the_broker_takes_back_is_done_here() -> None:
             (back.offset, back.group, back.delay_level)
             for back in backs
             if isinstance(back, SendBackHeader)
-        ] == [
-            (0, "g", 5),
-            (100, "g", -1),
-        ]
+        ] == [(0, "g", 5), (100, "g", -1)]
         back = backs[0]
         assert isinstance(back, SendBackHeader)
         assert (back.origin_message_id, back.origin_topic, back.max_reconsume_times) == (

@@ -146,9 +146,7 @@ async def test_rpc_hooks_see_requests_and_answers() -> None:
     assert tracer.answered.count((int(SEND), 0)) == 1
 
 
-async def test_consume_hooks_see_every_call_of_a_handler(
-    triomq_cluster: InProcessCluster,
-) -> None:
+async def test_consume_hooks_see_every_call_of_a_handler(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Orders", queues=1)
 
     class Counting:

@@ -491,11 +491,7 @@ def test_blocking_handlers(triomq_server: str, database: Database) -> None:
         assert database.effects("claimed") == 1
         assert claimed.statistics() == OnceStatistics(1, 2, 0, 0, 0)
         with sync.PushConsumer(
-            triomq_server,
-            group="other",
-            subscriptions=topic,
-            consume_from="first",
-            handler=claimed,
+            triomq_server, group="other", subscriptions=topic, consume_from="first", handler=claimed
         ):
             wait_handled(claimed, 6)
         assert database.effects("claimed") == 2

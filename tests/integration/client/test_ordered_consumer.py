@@ -272,10 +272,7 @@ async def test_a_queue_moves_only_when_its_last_handler_has_ended(
                 queue: {who for who, number, _ in begun if number == queue} for queue in range(2)
             }
             # One queue stayed, the other moved.
-            assert sorted(map(len, owners.values())) == [
-                1,
-                2,
-            ]
+            assert sorted(map(len, owners.values())) == [1, 2]
             mine = {
                 queue
                 for queue in (*first.assignment, *second.assignment)
@@ -284,11 +281,7 @@ async def test_a_queue_moves_only_when_its_last_handler_has_ended(
             assert len(mine) == 2
     for queue in range(2):
         # In order, nothing twice.
-        assert [step for _, number, step in begun if number == queue] == [
-            0,
-            1,
-            2,
-        ]
+        assert [step for _, number, step in begun if number == queue] == [0, 1, 2]
 
 
 @pytest.mark.feature("98c", "100a")

@@ -109,13 +109,7 @@ def test_handlers_of_a_closed_loop_end_their_consumer_and_make_no_dead_letters(
         called.append(message)
 
     consumer = asyncio.run(
-        started(
-            aio.PushConsumer,
-            namesrv,
-            subscriptions="T",
-            consume_from="first",
-            handler=handle,
-        )
+        started(aio.PushConsumer, namesrv, subscriptions="T", consume_from="first", handler=handle)
     )
     with sync.Producer(namesrv, group="p") as producer:
         producer.send("T", b"x")

@@ -554,11 +554,9 @@ async def test_a_broker_that_is_killed_in_the_middle(tmp_path: Path, ordered: bo
         await trio.sleep(0.01)
         acked[message.body] += 1
 
-    async with (
-        process_cluster(
-            tmp_path, brokers=["broker-a"], namesrvs=1, settings={"flushDiskType": "SYNC_FLUSH"}
-        ) as cluster,
-    ):
+    async with process_cluster(
+        tmp_path, brokers=["broker-a"], namesrvs=1, settings={"flushDiskType": "SYNC_FLUSH"}
+    ) as cluster:
         await cluster.create_topic("T", queues=2)
         where = cluster.namesrv_address
         async with (

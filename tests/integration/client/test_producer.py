@@ -332,9 +332,7 @@ async def test_producers_are_listed_while_they_run(triomq_cluster: InProcessClus
         assert session.heartbeats.registered == {triomq_cluster.brokers[0].address}
 
 
-async def test_stopping_is_quick_even_when_cancelled(
-    triomq_cluster: InProcessCluster,
-) -> None:
+async def test_stopping_is_quick_even_when_cancelled(triomq_cluster: InProcessCluster) -> None:
     await triomq_cluster.create_topic("Orders", queues=1)
     with trio.fail_after(5), trio.CancelScope() as scope:
         async with Producer(triomq_cluster.namesrv_address, group="orders") as producer:

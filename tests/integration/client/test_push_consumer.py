@@ -9,13 +9,7 @@ import trio
 from numbered_messages import QUICK, collecting, group_offset, send_numbers
 from serving import until
 
-from triomq import (
-    AlreadySettled,
-    ConsumerSettings,
-    NotRunning,
-    PushConsumer,
-    ReceivedMessage,
-)
+from triomq import AlreadySettled, ConsumerSettings, NotRunning, PushConsumer, ReceivedMessage
 from triomq.testing import InProcessCluster, Simulation, local_cluster, simulate
 
 

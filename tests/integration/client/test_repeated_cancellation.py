@@ -84,10 +84,7 @@ def test_receives_lose_nothing(triomq_server: str) -> None:
 
     async def main() -> None:
         async with triomq.aio.SimpleConsumer(
-            triomq_server,
-            group="receives",
-            subscriptions="RepeatedReceives",
-            consume_from="first",
+            triomq_server, group="receives", subscriptions="RepeatedReceives", consume_from="first"
         ) as consumer:
             choose = random.Random(7)
 

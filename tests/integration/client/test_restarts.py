@@ -445,9 +445,7 @@ def start_under_asyncio(where: str) -> str:
 
 
 @pytest.mark.parametrize("start", [blocking_start, start_under_asyncio])
-async def test_starts_of_sync_and_aio_wait_for_a_name_server(
-    start: Callable[[str], str],
-) -> None:
+async def test_starts_of_sync_and_aio_wait_for_a_name_server(start: Callable[[str], str]) -> None:
     started: list[str] = []
     async with local_cluster(brokers=0) as cluster:
         await cluster.stop_namesrv(cluster.namesrvs[0].name)

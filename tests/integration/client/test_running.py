@@ -18,15 +18,7 @@ import pytest
 import trio
 from threaded_cluster import cluster_in_a_thread
 
-from triomq import (
-    Probes,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    SettingsError,
-    SimpleConsumer,
-    sync,
-)
+from triomq import Probes, Producer, PullConsumer, PushConsumer, SettingsError, SimpleConsumer, sync
 from triomq.client.runner import supervisor as supervisor_module
 from triomq.client.runner.command_line import read_options, run_parser
 from triomq.client.runner.source_changes import SourceChanges
@@ -264,10 +256,7 @@ async def test_probes_tell_what_is_missing_and_the_figures_of_each_object(
         return await trio.to_thread.run_sync(get, port, path)
 
     async with Probes(consumer, producer, reader, port=port):
-        assert await page("/ready") == (
-            503,
-            "not ready: PushConsumer of group g is not running\n",
-        )
+        assert await page("/ready") == (503, "not ready: PushConsumer of group g is not running\n")
         async with producer, reader, consumer:
             await consumer.wait_assigned()
             await page("/metrics")  # sends are counted from the first scrape on

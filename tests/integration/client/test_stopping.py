@@ -33,8 +33,7 @@ from triomq import (
 from triomq.testing import InProcessCluster
 
 SLOW = ConsumerSettings(
-    offset_interval=3600.0,
-    client=ClientSettings(shutdown_timeout=30.0, farewell_timeout=5.0),
+    offset_interval=3600.0, client=ClientSettings(shutdown_timeout=30.0, farewell_timeout=5.0)
 )
 HASTY = attrs.evolve(SLOW, client=attrs.evolve(SLOW.client, shutdown_timeout=0.05))
 KINDS: dict[str, dict[str, Any]] = {

@@ -70,10 +70,7 @@ def axe() -> str:
 
 async def fill(namesrv: str) -> None:
     """A topic with messages, and a group with a backlog and a dead letter."""
-    async with (
-        Admin(namesrv) as admin,
-        Producer(namesrv, group="browser-shop") as producer,
-    ):
+    async with Admin(namesrv) as admin, Producer(namesrv, group="browser-shop") as producer:
         await admin.create_topic(TOPIC, queues=1)
         await admin.update_group(GROUP, lambda config: config)
         for number in range(3):

@@ -24,10 +24,7 @@ async def page_with(group: ControlledGroup, client: PageClient, path: str, text:
 
 @pytest.mark.feature(147)
 async def test_the_master_is_moved_and_sets_epochs_and_lag_are_shown(tmp_path: Path) -> None:
-    async with (
-        controlled_group(tmp_path) as group,
-        console_of(group.namesrv, tmp_path) as client,
-    ):
+    async with controlled_group(tmp_path) as group, console_of(group.namesrv, tmp_path) as client:
         await group.settled(1, {1, 2})
         await group.send_until_ok(1, "T", b"x")
         await client.log_in("admin")

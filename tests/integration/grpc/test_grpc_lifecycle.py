@@ -23,9 +23,7 @@ from triomq.remoting.tls.security_settings import ProxyMode, Security, TlsMode
 
 
 def sniffer(
-    files: tls_files.Files,
-    mode: TlsMode = TlsMode.PERMISSIVE,
-    proxy: ProxyMode = ProxyMode.OFF,
+    files: tls_files.Files, mode: TlsMode = TlsMode.PERMISSIVE, proxy: ProxyMode = ProxyMode.OFF
 ) -> ConnectionSniffer:
     return open_sniffer(
         Security(mode=mode, server=files.server(), client=None, proxy_protocol=proxy), (), ALPN

@@ -77,10 +77,7 @@ async def test_a_taken_default_port_is_a_warning(
 
 @pytest.mark.parametrize("named", [False, True])
 async def test_missing_packages_are_named(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    named: bool,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     def missing(_name: str) -> None:
         raise ModuleNotFoundError("No module named 'hpack'", name="hpack")

@@ -16,10 +16,7 @@ from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 
 Code = pb.Code
-FAST = {
-    "minInvisibleTimeMillsForRecv": 100,
-    "grpcClientConsumerMinLongPollingTimeoutMillis": 0,
-}
+FAST = {"minInvisibleTimeMillsForRecv": 100, "grpcClientConsumerMinLongPollingTimeoutMillis": 0}
 
 
 def invisible(seconds: float) -> dict[str, object]:
@@ -115,7 +112,7 @@ async def test_an_empty_topic_says_so_and_bad_times_are_refused(tmp_path: Path) 
         assert status.code == Code.ILLEGAL_INVISIBLE_TIME
         assert "minInvisibleTimeMillsForRecv" in status.message
         status, _ = await client.receive(
-            filter_expression=pb.FilterExpression(type=pb.FilterType.SQL, expression="a >"),
+            filter_expression=pb.FilterExpression(type=pb.FilterType.SQL, expression="a >")
         )
         assert status.code == Code.ILLEGAL_FILTER_EXPRESSION
         status, _ = await client.receive(attempt_id="a" * 129)
@@ -329,9 +326,7 @@ async def test_an_invented_handle_makes_no_dead_letter(tmp_path: Path) -> None:
         assert (await broker.peer.pull(f"%DLQ%{GROUP}", 0, 0)).bodies == [messages[0].body]
 
 
-async def test_a_message_that_was_delivered_too_often_becomes_a_dead_letter(
-    tmp_path: Path,
-) -> None:
+async def test_a_message_that_was_delivered_too_often_becomes_a_dead_letter(tmp_path: Path) -> None:
     async with grpc_broker(tmp_path, **FAST) as broker:
         config = SubscriptionGroupConfig(group_name=GROUP, retry_max_times=1)
         await broker.peer.call(

@@ -158,14 +158,8 @@ async def test_refused_messages(tmp_path: Path) -> None:
             ([client.message(b"")], Code.MESSAGE_BODY_EMPTY),
             ([client.message(b"x", tag="a|b")], Code.ILLEGAL_MESSAGE_TAG),
             ([client.message(b"x", message_id=" ")], Code.ILLEGAL_MESSAGE_ID),
-            (
-                [client.message(b"x", message_group="g")],
-                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            ),
-            (
-                [broker.client(topic="Nowhere").message(b"x")],
-                Code.TOPIC_NOT_FOUND,
-            ),
+            ([client.message(b"x", message_group="g")], Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+            ([broker.client(topic="Nowhere").message(b"x")], Code.TOPIC_NOT_FOUND),
         ]
         for messages, code in cases:
             answer = await client.send(*messages)

@@ -23,11 +23,7 @@ from triomq.namesrv.controller import liveness
 from triomq.namesrv.controller.controller_settings import ControllerSettings
 from triomq.remoting.access.access_settings import WriterSettings
 from triomq.remoting.core.settings import ConfigError
-from triomq.remoting.protocol.bodies.controller import (
-    ElectMasterBody,
-    SyncStateData,
-    SyncStateSet,
-)
+from triomq.remoting.protocol.bodies.controller import ElectMasterBody, SyncStateData, SyncStateSet
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, decode_frame, encode_command
@@ -327,11 +323,7 @@ async def test_requests_that_are_refused(tmp_path: Path) -> None:
         assert large.code == ResponseCode.INVALID_PARAMETER
         lacking = await one.client.command(
             Code.BROKER_HEARTBEAT,
-            {
-                "clusterName": "C",
-                "brokerName": NAME,
-                "brokerAddr": one.address,
-            },
+            {"clusterName": "C", "brokerName": NAME, "brokerAddr": one.address},
         )
         assert lacking.code == ResponseCode.CONTROLLER_INVALID_REQUEST
         assert (await one.alter({1, 2, 9}, 2)).code == ResponseCode.CONTROLLER_INVALID_REPLICAS

@@ -543,7 +543,6 @@ async def test_a_move_or_unregistration_of_a_living_broker_is_logged_with_both_a
         caplog.clear()
         await register(one, "broker-b")
         await one.call(
-            Code.UNREGISTER_BROKER,
-            BrokerHeader("broker-b", header("broker-b").broker_addr, "C", 0),
+            Code.UNREGISTER_BROKER, BrokerHeader("broker-b", header("broker-b").broker_addr, "C", 0)
         )
         assert "is unregistered from" not in caplog.text

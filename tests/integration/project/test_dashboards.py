@@ -143,8 +143,7 @@ def test_the_boards_are_as_generated() -> None:
 
 
 needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None,
-    reason="needs promtool (Debian: apt-get install prometheus)",
+    shutil.which("promtool") is None, reason="needs promtool (Debian: apt-get install prometheus)"
 )
 
 

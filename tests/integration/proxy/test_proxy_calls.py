@@ -88,10 +88,7 @@ async def test_invisible_times_and_dead_letters(tmp_path: Path) -> None:
         client = proxy.client()
         await client.send(client.message(b"one"))
         message = await _one(client)
-        changed = await client.call(
-            "ChangeInvisibleDuration",
-            _change(message, seconds=0),
-        )
+        changed = await client.call("ChangeInvisibleDuration", _change(message, seconds=0))
         assert changed.status.code == Code.OK, changed
         again = await _one(client)
         assert again.body == b"one"

@@ -190,9 +190,7 @@ async def test_a_stop_ends_parked_receives_and_streams(tmp_path: Path, streams: 
             assert await members(cluster, broker) == set()
 
 
-async def test_a_proxy_starts_without_name_server_and_serves_when_one_comes(
-    tmp_path: Path,
-) -> None:
+async def test_a_proxy_starts_without_name_server_and_serves_when_one_comes(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         gone = f"127.0.0.1:{silent.getsockname()[1]}"
     async with proxied_cluster(tmp_path) as cluster:

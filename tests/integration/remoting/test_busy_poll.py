@@ -126,9 +126,7 @@ async def test_failed_spins_become_rare() -> None:
         assert gaps == [1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1023, 1023]
 
 
-async def test_a_successful_spin_halves_the_back_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_successful_spin_halves_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = BusyPoll(SpinBudget(60))
     busy.budget._back_off = 1023
     with watched(busy) as (here, there):
@@ -148,9 +146,7 @@ async def test_timers_come_first() -> None:
         assert busy.budget.missed == 1
 
 
-async def test_an_unknown_descriptor_is_not_watched(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unknown_descriptor_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = BusyPoll()
     nursery = trio.lowlevel.current_task().parent_nursery
     assert not busy.watch(1_000_000, lambda: True, nursery)

@@ -77,11 +77,7 @@ async def test_new_requests_are_sent_away_and_old_ones_answered() -> None:
     async with stopping() as (stop, peer, opaque), await RawPeer.open(stop.server) as other:
         assert (await other.call(ECHO, b"before")).body == b"before"
         await stop.stop()
-        for code in (
-            ECHO,
-            SLOW,
-            4711,
-        ):  # unknown codes, too: another server may know them
+        for code in (ECHO, SLOW, 4711):  # unknown codes, too: another server may know them
             answer = await other.call(code)
             assert (answer.code, answer.remark) == GO_AWAY
         stop.gate.set()

@@ -17,10 +17,7 @@ from triomq.client.core.config import ClientSettings
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.codes import RequestCode as Code
-from triomq.remoting.protocol.headers.client import (
-    ConsumerGroupHeader,
-    ProducerConnectionHeader,
-)
+from triomq.remoting.protocol.headers.client import ConsumerGroupHeader, ProducerConnectionHeader
 
 READABLE = {"slaveReadEnable": True}
 QUICK = ConsumerSettings(

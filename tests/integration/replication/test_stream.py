@@ -142,10 +142,7 @@ async def test_a_slave_in_controller_mode_sleeps_until_its_log_is_known_to_be_th
         store.append([draft(b"x")])
         await store.flusher.flush()
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        async with (
-            listener,
-            following_slave(store, listener.socket.getsockname()[1]) as slave,
-        ):
+        async with listener, following_slave(store, listener.socket.getsockname()[1]) as slave:
             slave.broker_id, slave.epochs = 2, EpochFile(tmp_path / "epochs", store.disk)
             async with await listener.accept() as stream:
                 assert len(await read_exactly(stream, 16)) == 16

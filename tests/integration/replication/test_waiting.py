@@ -357,10 +357,7 @@ async def test_a_slave_out_of_sync_by_what_is_stored_is_waited_for(
         open_store(quick_config(tmp_path)) as store,
         serving_master(
             store, awaited=True, min_in_sync_replicas=2, in_sync_gap_bytes=1, **rules
-        ) as (
-            master,
-            port,
-        ),
+        ) as (master, port),
         peer_of(store, master, port) as stream,
         impatient(store, master) as hasty,
     ):

@@ -8,12 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from triomq.namesrv.broker_registration import Departed
-from triomq.namesrv.missing_brokers import (
-    REMEMBERED_MAX,
-    REMEMBERED_MS,
-    Leave,
-    MissingBrokers,
-)
+from triomq.namesrv.missing_brokers import REMEMBERED_MAX, REMEMBERED_MS, Leave, MissingBrokers
 
 MASTER = Departed("C", "a", 0, "h:1")
 

@@ -431,9 +431,7 @@ def test_an_ignored_broker_leaves_nothing_behind(routes: RouteTable) -> None:
 # Brokers leave
 
 
-def test_topics_name_and_cluster_go_with_the_last_process_of_a_name(
-    routes: RouteTable,
-) -> None:
+def test_topics_name_and_cluster_go_with_the_last_process_of_a_name(routes: RouteTable) -> None:
     register(routes, broker("a", table=topics("T", "OnlyA")))
     register(routes, broker("b", table=topics("T", "OnlyB"), cluster="D"))
     register(routes, broker("a", 1))

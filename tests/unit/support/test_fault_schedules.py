@@ -62,11 +62,7 @@ def test_a_history_that_keeps_all_promises(tmp_path: Path) -> None:
     ("index", "line", "words"),
     [
         (13, ["note", 6.0, "lost"], "0.0 was acknowledged at"),
-        (
-            13,
-            ["read", "master", 3, 0, 101, "0.0"],
-            "acknowledged at log offset 100, it is at 101",
-        ),
+        (13, ["read", "master", 3, 0, 101, "0.0"], "acknowledged at log offset 100, it is at 101"),
         (15, ["read", "master", 3, 2, 300, "0.1"], "1.0 was acknowledged at"),
         (3, ["end", 3.5, "1.0", 0, "refused", -1, -1, -1], "1.0 is stored 2 times"),
         (3, ["end", 3.5, "1.0", 0, "unsent", -1, -1, -1], "1.0 is stored 2 times"),

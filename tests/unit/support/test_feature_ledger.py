@@ -13,15 +13,7 @@ from pathlib import Path
 
 import pytest
 from ci_rules import may_be_skipped
-from feature_ledger import (
-    PROVEN,
-    LedgerError,
-    compare,
-    in_order,
-    load_ledger,
-    read_ledger,
-    report,
-)
+from feature_ledger import PROVEN, LedgerError, compare, in_order, load_ledger, read_ledger, report
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "bench"))

@@ -51,12 +51,7 @@ class Listener(MessageListener):
     """
 
     def __init__(
-        self,
-        scenario: Scenario,
-        expected: int,
-        fails: Callable[[Message], bool],
-        *,
-        always: bool,
+        self, scenario: Scenario, expected: int, fails: Callable[[Message], bool], *, always: bool
     ) -> None:
         self._scenario, self._expected, self._fails = scenario, expected, fails
         self._always = always

@@ -126,10 +126,7 @@ async def test_a_remote_master_gets_the_message_as_it_was_sent_once() -> None:
         header.reconsume_times,
         header.born_timestamp,
         body,
-    ) == (
-        *("T", 1, "KEYS\1k\2", 1, 3, 2, 123),
-        b"hello",
-    )
+    ) == (*("T", 1, "KEYS\1k\2", 1, 3, 2, 123), b"hello")
 
 
 async def test_a_remote_master_gets_a_value_with_a_separator() -> None:

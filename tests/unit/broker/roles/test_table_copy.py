@@ -180,11 +180,7 @@ async def test_a_full_disk_does_not_end_the_copying(
     )
     topics.put(new_topic("Gone", 1))
     copy = table_copy(
-        Master(),
-        topics,
-        slave_offsets(tmp_path),
-        None,
-        OwnStore(delete_topic=delete_topic),
+        Master(), topics, slave_offsets(tmp_path), None, OwnStore(delete_topic=delete_topic)
     )
     with pytest.raises(RemoteProtocolError, match="asked for more"):
         await copy.copy_all("a:1")
@@ -252,11 +248,7 @@ async def test_an_older_table_of_topics_deletes_no_queues(
         topics.put(new_topic(name, 1))
     assert topics.version.current.counter > master.data_version.counter
     copy = table_copy(
-        Master(),
-        topics,
-        slave_offsets(tmp_path),
-        None,
-        OwnStore(delete_topic=deleted.append),
+        Master(), topics, slave_offsets(tmp_path), None, OwnStore(delete_topic=deleted.append)
     )
     for count in (1, 7):  # the second is a later version of that table
         master = TopicTable(

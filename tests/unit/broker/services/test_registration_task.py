@@ -324,9 +324,7 @@ async def test_a_wait_covers_changes_during_an_announcement(
         assert servers.topics("x:1")[1:] == [["T"], ["U"]]
 
 
-async def test_a_change_of_the_broker_s_permission_encodes_all_topics_again(
-    tmp_path: Path,
-) -> None:
+async def test_a_change_of_the_broker_s_permission_encodes_all_topics_again(tmp_path: Path) -> None:
     registrar = make(tmp_path, NameServers(), "x:1")
     (before,) = await registrar._all_parts()
     assert await registrar._all_parts() == [before]

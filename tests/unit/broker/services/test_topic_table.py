@@ -79,9 +79,7 @@ def test_settings_decide_which_system_topics_exist(tmp_path: Path) -> None:
     assert topics.configs["RMQ_SYS_TRACE_TOPIC"].read_queue_count == 1
 
 
-def test_put_changes_version_generation_and_file_only_for_a_real_change(
-    tmp_path: Path,
-) -> None:
+def test_put_changes_version_generation_and_file_only_for_a_real_change(tmp_path: Path) -> None:
     topics = open_at(tmp_path)
     changed: list[list[str]] = []
     topics.on_change = changed.append

@@ -133,9 +133,7 @@ async def test_the_first_append_and_the_first_read_after_a_start_may_come_too_ea
         await everything_is_there(store, list(range(32)))
 
 
-async def test_maps_and_fsyncs_need_a_descriptor_too(
-    tmp_path: Path,
-) -> None:
+async def test_maps_and_fsyncs_need_a_descriptor_too(tmp_path: Path) -> None:
     async with open_store(tiny_config(tmp_path), SteppingClock()) as store:
         await trio.testing.wait_all_tasks_blocked()
         assert await append(store, 0)

@@ -318,9 +318,7 @@ async def test_a_recovery_that_takes_half_an_entry_for_a_whole_one_is_detected(
         await half_an_entry(tmp_path)
 
 
-async def test_an_index_without_a_checkpoint_is_rebuilt_after_a_crash(
-    tmp_path: Path,
-) -> None:
+async def test_an_index_without_a_checkpoint_is_rebuilt_after_a_crash(tmp_path: Path) -> None:
     """No queue entry and no checkpoint is on the disk yet, but some pages of the index are."""
     config = tiny_config(tmp_path / "store")
     await make(config, 6, clean=False, mark=False)

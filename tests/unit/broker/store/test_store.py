@@ -486,9 +486,7 @@ async def test_tasks_have_names(tmp_path: Path) -> None:
         assert {"store-flusher", "store-indexer", "store-index-syncer"} <= names
 
 
-async def test_the_key_index_takes_single_messages_together_invisibly(
-    tmp_path: Path,
-) -> None:
+async def test_the_key_index_takes_single_messages_together_invisibly(tmp_path: Path) -> None:
     async with open_store(
         tiny_config(tmp_path, index_write_interval_ms=60_000, checkpoint_interval_ms=60_000),
         SteppingClock(),

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 from golden_data import exchanges
 
-from triomq.broker.services.timers.timer_rules import (
-    NotATime,
-    TimerRules,
-    deliver_time,
-    times_of,
-)
+from triomq.broker.services.timers.timer_rules import NotATime, TimerRules, deliver_time, times_of
 from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.timer.timer_check import DeliveredBound, TimerCheck

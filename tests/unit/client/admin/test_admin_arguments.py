@@ -52,12 +52,7 @@ def test_letters_without_value_may_be_joined() -> None:
         values.flag("moreStats"),
         values.flag("json"),
         values.text("topic"),
-    ) == (
-        True,
-        True,
-        False,
-        "x",
-    )
+    ) == (True, True, False, "x")
 
 
 def test_a_value_may_look_like_an_option() -> None:

@@ -138,9 +138,7 @@ async def test_a_fan_out_inside_another_ends_within_the_total_time(
     assert set(answers.values.values()) == {1}
 
 
-async def test_the_total_time_ends_a_request(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_the_total_time_ends_a_request(autojump_clock: trio.testing.MockClock) -> None:
     requests, _ = calls_of(("a:1", Code.GET_CONSUMER_RUNNING_INFO))
     requests.limit_to(2)
     with pytest.raises(RequestTimeout), trio.fail_after(3):

@@ -22,12 +22,7 @@ from triomq.client.console.core.sessions import (
     LoginLimiter,
     SessionTable,
 )
-from triomq.client.console.core.users import (
-    UserRole,
-    hash_password,
-    password_matches,
-    read_users,
-)
+from triomq.client.console.core.users import UserRole, hash_password, password_matches, read_users
 from triomq.remoting.core.settings import ConfigError
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from triomq.client.core.routes import (
-    KnownRoutes,
-    as_template,
-    derive_queues,
-)
+from triomq.client.core.routes import KnownRoutes, as_template, derive_queues
 from triomq.remoting.client.name_servers import SILENT_SECONDS, NameServers
 from triomq.remoting.protocol.bodies.route import BrokerData, QueueData, TopicRoute
 

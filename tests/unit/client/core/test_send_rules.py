@@ -37,12 +37,7 @@ from triomq.client.core.retry import (
     try_seconds,
 )
 from triomq.client.sending.destinations import QueueDestination, SendRequests
-from triomq.client.sending.encoding import (
-    OutgoingMessage,
-    check_sendable,
-    prepare,
-    prepare_batches,
-)
+from triomq.client.sending.encoding import OutgoingMessage, check_sendable, prepare, prepare_batches
 from triomq.client.sending.queue_choice import (
     RoundRobin,
     choose_by_key,

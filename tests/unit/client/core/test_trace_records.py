@@ -135,13 +135,7 @@ def test_java_s_records_are_read_and_written_again() -> None:
         keys = {key for record in read.records for key in trace_keys(record)}
         assert keys == set(golden["keys"].split())
         kinds |= {type(record) for record in read.records}
-    assert kinds == {
-        PubRecord,
-        SubBeforeRecord,
-        SubAfterRecord,
-        EndTransactionRecord,
-        RecallRecord,
-    }
+    assert kinds == {PubRecord, SubBeforeRecord, SubAfterRecord, EndTransactionRecord, RecallRecord}
 
 
 def test_records_of_old_clients_and_of_the_cloud() -> None:

@@ -15,10 +15,7 @@ from triomq.client.mqadmin.core.result import Result, Table
 from triomq.client.mqadmin.execution import report
 from triomq.remoting.core.interrupt import interrupted
 
-TABLE = Table(
-    ("Broker Name", ">QID", "Body"),
-    [["broker-a", "0", "one"], ["b", "12", ""]],
-)
+TABLE = Table(("Broker Name", ">QID", "Body"), [["broker-a", "0", "one"], ["b", "12", ""]])
 
 
 class Terminal(io.StringIO):
@@ -46,10 +43,7 @@ def test_a_terminal_gets_a_rich_table_without_control_characters() -> None:
     print_result(
         Result(
             document={},
-            blocks=[
-                Table(("Broker Name", "Body"), [["broker-a", "[red]x\x1b[0m"]]),
-                "a line",
-            ],
+            blocks=[Table(("Broker Name", "Body"), [["broker-a", "[red]x\x1b[0m"]]), "a line"],
         ),
         stream,
         as_json=False,
@@ -113,8 +107,7 @@ def test_a_terminal_folds_only_the_last_column(
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = Terminal()
     table = Table(
-        ("MsgId", ">QID", "Body"),
-        [["F" * 40, "7", "a message " * 6], ["0" * 40, "12", "短"]],
+        ("MsgId", ">QID", "Body"), [["F" * 40, "7", "a message " * 6], ["0" * 40, "12", "短"]]
     )
     print_result(Result(document={}, blocks=[table]), stream, as_json=False)
     lines = stream.getvalue().splitlines()

@@ -36,7 +36,7 @@ EXTRA = {
 ABSENT: dict[str, dict[str, str]] = {
     "queryMsgById": dict.fromkeys(
         ["sendMessage", "unitName"], "sending a message again is sendMessage's business"
-    ),
+    )
 }
 EXCLUSIVE = {
     "updateTopic": {"brokerAddr", "clusterName"},

@@ -169,14 +169,8 @@ def test_the_word_on_is_no_truth_in_yaml(tmp_path: Path) -> None:
     ("sections", "said"),
     [
         ({"sorce": {}}, "sorce: there is no such section; did you mean 'source'?"),
-        (
-            {"source__topcis": ["a"]},
-            "source.topcis: there is no such key; did you mean 'topics'?",
-        ),
-        (
-            {"source__topics": 5},
-            "source.topics: 5 is not valid here; expected a list of texts",
-        ),
+        ({"source__topcis": ["a"]}, "source.topcis: there is no such key; did you mean 'topics'?"),
+        ({"source__topics": 5}, "source.topics: 5 is not valid here; expected a list of texts"),
         (
             {"decode__format": "jsn"},
             (

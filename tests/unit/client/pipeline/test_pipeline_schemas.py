@@ -155,10 +155,7 @@ def test_a_sample_without_a_schema_is_refused(bodies: list[bytes], said: str) ->
         infer_bodies(bodies)
 
 
-@given(
-    st.dictionaries(st.integers(0, 20), st.integers(0, 50), max_size=8),
-    st.integers(1, 200),
-)
+@given(st.dictionaries(st.integers(0, 20), st.integers(0, 50), max_size=8), st.integers(1, 200))
 def test_a_sample_has_the_wanted_size_and_the_newest_messages(
     waiting: dict[int, int], messages: int
 ) -> None:
@@ -428,8 +425,7 @@ def test_protobuf_has_spark_s_types_and_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
-    [("shop.Ordre", r"it has .*shop\.Order"), ("shop.Tree", "contains itself")],
+    ("message", "said"), [("shop.Ordre", r"it has .*shop\.Order"), ("shop.Tree", "contains itself")]
 )
 def test_a_message_that_cannot_be_a_table_is_refused(
     tmp_path: Path, message: str, said: str

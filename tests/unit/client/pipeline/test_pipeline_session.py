@@ -66,10 +66,7 @@ class NoPackages:
     ("version", "said"),
     [
         ("4.2.1", "start it with --packages io.delta:delta-spark_4.2_2.13:4.4.0, or"),
-        (
-            "4.3.0",
-            r"no package of delta is known for Spark 4\.3 \(known: 4\.2\); install",
-        ),
+        ("4.3.0", r"no package of delta is known for Spark 4\.3 \(known: 4\.2\); install"),
     ],
 )
 def test_a_session_is_told_only_what_its_spark_can_load(version: str, said: str) -> None:

@@ -40,12 +40,7 @@ async def cached(
 ) -> AsyncIterator[CachedLookUps[str]]:
     async with trio.open_nursery() as nursery:
         yield CachedLookUps(
-            "values",
-            source.ask,
-            FRESH,
-            entries_max,
-            nursery.start_soon,
-            absence_believed_seconds,
+            "values", source.ask, FRESH, entries_max, nursery.start_soon, absence_believed_seconds
         )
         nursery.cancel_scope.cancel()
 

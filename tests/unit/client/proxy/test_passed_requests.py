@@ -52,9 +52,7 @@ def passed_to(service: Service) -> PassedRequests:
     joined = JoinedClients()
     for name in service.streams:
         data = HeartbeatData(
-            client_id=name,
-            producers=[ProducerData("Pay")],
-            consumers=[ConsumerData(group="G")],
+            client_id=name, producers=[ProducerData("Pay")], consumers=[ConsumerData(group="G")]
         )
         joined.put(data, 1)
     joined.put(HeartbeatData(client_id="gone", producers=[ProducerData("Pay")]), 1)

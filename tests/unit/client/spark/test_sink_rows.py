@@ -22,12 +22,7 @@ from pyspark.sql.types import (
 
 from triomq.client.sending.queue_choice import choose_by_key
 from triomq.client.spark.errors import OptionError, RowRefused
-from triomq.client.spark.sink.outgoing import (
-    MESSAGES_MAX,
-    OutgoingRows,
-    QueueWish,
-    SinkBatch,
-)
+from triomq.client.spark.sink.outgoing import MESSAGES_MAX, OutgoingRows, QueueWish, SinkBatch
 from triomq.client.spark.sink.sink_columns import check_sink_schema
 from triomq.client.spark.sink.sink_options import parse_sink_options
 from triomq.client.spark.sources.source import RocketMQDataSource
@@ -188,10 +183,7 @@ def test_large_bodies_are_compressed_if_that_helps() -> None:
     ("row", "message"),
     [
         ({"value": b"secret", "headers": [("h", "x\x01y")]}, "must not contain the characters"),
-        (
-            {"value": b"secret", "key": "字" * 11_000},
-            "properties of 33... bytes, the limit is",
-        ),
+        ({"value": b"secret", "key": "字" * 11_000}, "properties of 33... bytes, the limit is"),
         ({"value": b"secret" * (1 << 22)}, "body of 25165824 bytes; no broker takes a request of"),
         ({"value": b"secret", "brokerName": "b"}, "has one of brokerName and queueId"),
     ],
@@ -227,11 +219,7 @@ def test_refused_rows_can_be_told_instead() -> None:
     )
     batches = [*made.of(batch, 1_764_000_000_000), *made.rest()]
     found = [each for batch in batches for each in messages(batch)]
-    assert [(row.body, row.mark) for row in found] == [
-        (b"a", (7,)),
-        (b"", (8,)),
-        (b"", (10,)),
-    ]
+    assert [(row.body, row.mark) for row in found] == [(b"a", (7,)), (b"", (8,)), (b"", (10,))]
     assert [properties(row)["__SPARK"] for row in found] == ["q/0", "q/1", "q/3"]
     ((mark, reason),) = refused
     assert mark == (9,)
@@ -313,11 +301,7 @@ def test_halves_have_the_messages_in_their_order() -> None:
             "t",
             "both choose the queue",
         ),
-        (
-            "value string, delayLevel int, deliverTimestamp timestamp",
-            "t",
-            "both delay a message",
-        ),
+        ("value string, delayLevel int, deliverTimestamp timestamp", "t", "both delay a message"),
     ],
 )
 def test_schema_mistakes_are_errors_with_the_fix(

@@ -45,12 +45,7 @@ def test_defaults_of_a_stream() -> None:
         options.pull_max_bytes,
         options.pull_depth,
         options.record_batch_bytes,
-    ) == (
-        4096,
-        1 << 20,
-        4,
-        1 << 20,
-    )
+    ) == (4096, 1 << 20, 4, 1 << 20)
     assert (options.poll_timeout_ms, options.min_records_per_partition) == (120_000, 10_000)
     assert not options.commit_group_offsets
     assert options.group.startswith("spark-rocketmq-source-")

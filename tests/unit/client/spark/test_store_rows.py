@@ -26,11 +26,7 @@ from triomq.client.spark.offsets import nested
 from triomq.client.spark.store.store_options import parse_store_options
 from triomq.client.spark.store.store_planning import plan_store
 
-SMALL_TASKS = {
-    "minRecordsPerPartition": "1",
-    "recordBatchBytes": "1k",
-    "partitionBytes": "64k",
-}
+SMALL_TASKS = {"minRecordsPerPartition": "1", "recordBatchBytes": "1k", "partitionBytes": "64k"}
 
 
 def golden_store(folder: Path, release: str) -> Path:

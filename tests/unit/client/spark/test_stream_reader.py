@@ -329,11 +329,7 @@ def test_a_limit_in_bytes_samples_where_the_batch_begins() -> None:
 def test_a_batch_waits_for_enough_messages_but_not_for_ever() -> None:
     cluster, clock = FakeCluster({A0: (0, 10), B0: (0, 0)}), Clock()
     source = reader(
-        cluster,
-        clock,
-        startingOffsets="earliest",
-        minOffsetsPerTrigger="50",
-        maxTriggerDelay="1m",
+        cluster, clock, startingOffsets="earliest", minOffsetsPerTrigger="50", maxTriggerDelay="1m"
     )
     limit = source.getDefaultReadLimit()
     start = source.initialOffset()

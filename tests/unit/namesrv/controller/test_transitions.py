@@ -165,9 +165,7 @@ COMMANDS: st.SearchStrategy[Command] = st.one_of(
         set_epoch=st.integers(0, 9),
     ),
     st.builds(
-        Clean,
-        broker_name=st.just(NAME),
-        ids=st.one_of(st.none(), st.frozensets(st.integers(1, 4))),
+        Clean, broker_name=st.just(NAME), ids=st.one_of(st.none(), st.frozensets(st.integers(1, 4)))
     ),
 )
 

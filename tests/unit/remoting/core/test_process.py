@@ -15,13 +15,7 @@ import trio
 
 from triomq.broker.serve import EXIT_CODES
 from triomq.broker.store.core.errors import StoreDamaged, StoreLocked
-from triomq.remoting.core.process import (
-    ExitCode,
-    Ready,
-    report_fatal,
-    run_service,
-    set_up_logging,
-)
+from triomq.remoting.core.process import ExitCode, Ready, report_fatal, run_service, set_up_logging
 from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.server.listen import AddressInUse, ListenFailed
 

@@ -7,12 +7,7 @@ from http import HTTPStatus
 
 import pytest
 
-from triomq.remoting.grpc.call_head import (
-    NotGrpc,
-    read_head,
-    read_timeout,
-    require_trailer,
-)
+from triomq.remoting.grpc.call_head import NotGrpc, read_head, read_timeout, require_trailer
 from triomq.remoting.grpc.header_decoder import HeaderDecoder
 from triomq.remoting.grpc.header_entry import header_entry
 from triomq.remoting.grpc.status import (

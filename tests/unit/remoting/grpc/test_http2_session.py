@@ -538,11 +538,7 @@ FLOODS = {
         {"resets_per_second": 10},
         "grpcResetsPerSecond",
     ),
-    "continuations": (
-        frame(HEADERS, 0, 1, BLOCK) + frame(9, 0, 1) * 33,
-        {},
-        "grpcHeadersMaxBytes",
-    ),
+    "continuations": (frame(HEADERS, 0, 1, BLOCK) + frame(9, 0, 1) * 33, {}, "grpcHeadersMaxBytes"),
     "endless headers": (
         frame(HEADERS, 0, 1, BLOCK) + frame(9, 0, 1, bytes(3000)) * 10,
         {"header_bytes_max": 2000},

@@ -32,10 +32,7 @@ def plain_message(topic: str = "orders") -> pb.Message:
         body=b"a body",
         user_properties={"region": "eu"},
         system_properties=pb.SystemProperties(
-            message_id="0102",
-            tag="a tag",
-            keys=["a key", ""],
-            message_type=pb.MessageType.NORMAL,
+            message_id="0102", tag="a tag", keys=["a key", ""], message_type=pb.MessageType.NORMAL
         ),
     )
 
@@ -278,10 +275,7 @@ def test_the_first_problem_is_reported() -> None:
         (Code.ILLEGAL_MESSAGE_TAG, lambda: system.ClearField("tag")),
         (Code.ILLEGAL_MESSAGE_KEY, lambda: system.ClearField("keys")),
         (Code.ILLEGAL_MESSAGE_ID, lambda: setattr(system, "message_id", "i")),
-        (
-            Code.BAD_REQUEST,
-            lambda: system.ClearField("orphaned_transaction_recovery_duration"),
-        ),
+        (Code.BAD_REQUEST, lambda: system.ClearField("orphaned_transaction_recovery_duration")),
         (Code.ILLEGAL_DELIVERY_TIME, lambda: system.ClearField("delivery_timestamp")),
         (Code.ILLEGAL_MESSAGE_GROUP, lambda: system.ClearField("message_group")),
     ]

@@ -18,10 +18,7 @@ from triomq.remoting.messaging.delivered_message import delivered_message
 from triomq.remoting.messaging.sent_message import sent_message
 from triomq.remoting.messaging.status_codes import Refused
 from triomq.remoting.protocol.compression import Compression, compress_body
-from triomq.remoting.protocol.message_properties import (
-    RESERVED_PROPERTIES,
-    encode_properties,
-)
+from triomq.remoting.protocol.message_properties import RESERVED_PROPERTIES, encode_properties
 from triomq.remoting.protocol.record import StoredMessage, encode_host, encode_record
 from triomq.remoting.protocol.record_reader import decode_records
 

@@ -36,13 +36,7 @@ def decoded(kind: Any, row: dict[str, Any], name: str) -> Any:
 
 def test_all_rows_are_used() -> None:
     counts = Counter(row["what"] for row in ROWS)
-    assert counts == {
-        "send": 150,
-        "deliver": 17,
-        "queues": 166,
-        "publishing": 1,
-        "subscription": 7,
-    }
+    assert counts == {"send": 150, "deliver": 17, "queues": 166, "publishing": 1, "subscription": 7}
 
 
 @rows("send")
@@ -68,10 +62,7 @@ def test_sends(row: dict[str, Any]) -> None:
 def test_deliveries(row: dict[str, Any]) -> None:
     (message,) = decode_records(bytes.fromhex(row["record"]))
     made = delivered_message(
-        message,
-        topic=message.topic,
-        handle=message.properties.get("POP_CK", ""),
-        invisible_ms=None,
+        message, topic=message.topic, handle=message.properties.get("POP_CK", ""), invisible_ms=None
     )
     assert made == decoded(pb.Message, row, "message")
 

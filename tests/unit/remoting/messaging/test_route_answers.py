@@ -49,10 +49,7 @@ def test_queues_are_numbered_by_permission(
     reads: int, writes: int, perm: int, expected: list[str]
 ) -> None:
     queues = message_queues(
-        TOPIC,
-        route(QueueData("broker-a", reads, writes, perm)),
-        accepted_types(None),
-        where,
+        TOPIC, route(QueueData("broker-a", reads, writes, perm)), accepted_types(None), where
     )
     assert [queue.id for queue in queues] == list(range(len(expected)))
     assert [Permission.Name(queue.permission) for queue in queues] == expected

@@ -91,8 +91,7 @@ def test_a_transaction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "sys_flag"),
-    [("ENCODING_UNSPECIFIED", 0), ("IDENTITY", 0), ("GZIP", 0x1)],
+    ("encoding", "sys_flag"), [("ENCODING_UNSPECIFIED", 0), ("IDENTITY", 0), ("GZIP", 0x1)]
 )
 def test_compressed_bodies(encoding: str, sys_flag: int) -> None:
     value = pb.Encoding.Value(encoding)

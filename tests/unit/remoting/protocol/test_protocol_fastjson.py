@@ -6,13 +6,7 @@ import msgspec
 import pytest
 
 from triomq.remoting.core.errors import LocalProtocolError, RemoteProtocolError
-from triomq.remoting.protocol.fastjson import (
-    bare_key_map,
-    dumps,
-    key_text,
-    loads,
-    object_key_map,
-)
+from triomq.remoting.protocol.fastjson import bare_key_map, dumps, key_text, loads, object_key_map
 
 QUEUE = {"brokerName": "broker-a", "queueId": 3, "topic": "TopicA"}
 QUEUE_TEXT = '{"brokerName":"broker-a","queueId":3,"topic":"TopicA"}'

@@ -10,12 +10,7 @@ from golden_data import Exchange, exchanges
 from header_catalogue import COMMON_EXT_FIELDS, HEADERS
 from java_bodies import JAVA_BODIES, NO_JAVA_BODY
 from java_headers import FOLDER, NO_JAVA_CLASS, Pair, java_headers, pairs
-from unsupported_codes import (
-    CONTAINER,
-    LITE_TOPICS,
-    ROCKSDB,
-    UNSUPPORTED,
-)
+from unsupported_codes import CONTAINER, LITE_TOPICS, ROCKSDB, UNSUPPORTED
 
 from triomq.remoting.protocol.bodies.schema import JsonBody
 from triomq.remoting.protocol.codes import LanguageCode, RequestCode, ResponseCode, version_name

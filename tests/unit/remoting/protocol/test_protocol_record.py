@@ -26,10 +26,7 @@ from triomq.remoting.protocol.record import (
     encode_record,
     host_text,
 )
-from triomq.remoting.protocol.record_reader import (
-    decode_records,
-    read_record,
-)
+from triomq.remoting.protocol.record_reader import decode_records, read_record
 
 UNUSED = "the rest of the segment is unused"  # BLANK
 V1 = bytes.fromhex(

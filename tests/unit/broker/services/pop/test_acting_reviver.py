@@ -85,11 +85,7 @@ async def test_only_the_message_that_was_popped_comes_again(
     timers = SimpleNamespace(complete_to_ms=lambda: POINT.visible_at + 1, settled=None)
     store, settings = SimpleNamespace(message_at=message_at), PopSettings()
     pops: Any = SimpleNamespace(
-        timers=timers,
-        store=store,
-        settings=settings,
-        decided_to_ms=0,
-        in_flight=PopsInFlight(),
+        timers=timers, store=store, settings=settings, decided_to_ms=0, in_flight=PopsInFlight()
     )
     topics: Any = SimpleNamespace(find=lambda name: name if name in known else None)
     group = SimpleNamespace(retry_max_times=16)

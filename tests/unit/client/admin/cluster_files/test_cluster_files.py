@@ -66,10 +66,7 @@ def document(text: str, name: str = "c.yaml") -> ClusterDocument:
         ("topics: {a: {brokers: {b: {brokers: {}}}}}", "topics.a.brokers.b.brokers is no field"),
         ("topics: {a: {}, a: {}}", "line 3: topics.a occurs twice"),
         ("topics: {a: &x {perm: 6}, b: *x}", "is an alias"),
-        (
-            "groups: {g: {groupRetryPolicy: {type: [1]}}}",
-            "must be CUSTOMIZED or EXPONENTIAL",
-        ),
+        ("groups: {g: {groupRetryPolicy: {type: [1]}}}", "must be CUSTOMIZED or EXPONENTIAL"),
         ("groups: {g: {groupRetryPolicy: {typ: CUSTOMIZED}}}", "must be a map of type, custom"),
         (
             "groups: {g: {groupRetryPolicy: {type: CUSTOMIZED, customizedRetryPolicy: [x]}}}",

@@ -15,11 +15,7 @@ from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.heartbeat import SubscriptionData
 from triomq.remoting.protocol.bodies.offsets import ConsumeOffset
 from triomq.remoting.protocol.bodies.route import MessageQueue
-from triomq.remoting.protocol.bodies.running import (
-    ConsumeRates,
-    ConsumerRunning,
-    ProcessQueueState,
-)
+from triomq.remoting.protocol.bodies.running import ConsumeRates, ConsumerRunning, ProcessQueueState
 
 NOW = 1_795_779_000_000
 QUEUES = [MessageQueue("orders", "broker-a", number) for number in range(4)]
@@ -113,12 +109,7 @@ RETRIED = sample(5.0, q0=(110, 80), q1=(110, 80), q2=(110, 80), q3=(110, 80), re
         ("dead-letters", Level.PROBLEM, {"dead": dead(50, 100)}, {}),
         ("dead-letters", Level.ADVICE, {"dead": dead(49, 100)}, {}),
         ("dead-letters", Level.ADVICE, {"dead": dead(50, None)}, {}),
-        (
-            "dead-letters",
-            Level.ADVICE,
-            {"dead": dead(50, 0), "running": running(rates=QUICK)},
-            {},
-        ),
+        ("dead-letters", Level.ADVICE, {"dead": dead(50, 0), "running": running(rates=QUICK)}, {}),
         ("broker-silent", Level.PROBLEM, {"silent_brokers": {"broker-b": "no answer"}}, {}),
         ("member-silent", Level.UNKNOWN, {"silent_members": {"m3": "no answer"}}, {}),
         ("group-disabled", Level.PROBLEM, {"configs": {"broker-a": DISABLED}}, {}),
@@ -149,10 +140,7 @@ RETRIED = sample(5.0, q0=(110, 80), q1=(110, 80), q2=(110, 80), q3=(110, 80), re
         (
             "not-subscribed",
             Level.PROBLEM,
-            {
-                "members": {"m1": {"stock": "*"}},
-                "running": {"m1": member(topics=("stock",))},
-            },
+            {"members": {"m1": {"stock": "*"}}, "running": {"m1": member(topics=("stock",))}},
             {"members": {"m1": {"orders": "*"}}, "running": {"m1": member(*QUEUES)}},
         ),
         (

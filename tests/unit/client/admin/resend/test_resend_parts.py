@@ -31,12 +31,7 @@ from triomq.client.admin.resend.selection import (
 from triomq.client.core.errors import BrokerError, ConnectionFailed, RequestTimeout, TrioMQError
 from triomq.client.mqadmin.commands.reading import Reading, read_queue
 from triomq.client.mqadmin.core.resend_command import search_notes, sent_result
-from triomq.remoting.protocol.bodies.route import (
-    BrokerData,
-    MessageQueue,
-    QueueData,
-    TopicRoute,
-)
+from triomq.remoting.protocol.bodies.route import BrokerData, MessageQueue, QueueData, TopicRoute
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.message_properties import encode_properties, parse_properties
