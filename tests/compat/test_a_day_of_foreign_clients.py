@@ -373,6 +373,7 @@ def test_finds_a_message_by_its_ids(client: ForeignClient, cluster: Cluster, top
         )
 
 
+@pytest.mark.loss
 @here("query by key")
 @ONLY_JAVA
 @pytest.mark.feature(46)
