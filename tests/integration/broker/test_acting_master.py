@@ -199,6 +199,7 @@ async def delivered(peer: BrokerPeer, wanted: dict[int, int]) -> bool:
     return await delays(peer) == wanted
 
 
+@in_virtual_time
 async def test_open_transactions_go_to_another_master(tmp_path: Path) -> None:
     """Its producers are asked there; the own master finds them done when it is back."""
     settings = {**ON, "transactionTimeOut": 500, "transactionCheckInterval": 500}

@@ -17,7 +17,7 @@ from triomq.broker.app import BrokerReady
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, request
-from triomq.remoting.protocol.headers.offset import QueryConsumerOffsetHeader
+from triomq.remoting.protocol.headers.offset import OffsetResponseHeader, QueryConsumerOffsetHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
 from triomq.remoting.protocol.headers.transaction import (
     COMMIT,
@@ -392,8 +392,13 @@ async def test_after_a_restart_only_open_halves_are_checked(
             sent = [await prepare(peer, b"%d" % n, f"{n:032}") for n in range(6)]
             for number, verdict in ((0, COMMIT), (1, ROLLBACK), (3, COMMIT)):
                 await end(peer, sent[number], verdict)
-            if not crash:
-                await trio.sleep(1.5)
+            progress = QueryConsumerOffsetHeader("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0)
+            with trio.fail_after(30):  # until it is beyond what is settled; a kill may come earlier
+                while not crash:
+                    answer = await peer.call(Code.QUERY_CONSUMER_OFFSET, progress)
+                    if answer.code == 0 and answer.header(OffsetResponseHeader).offset >= 2:
+                        break
+                    await trio.sleep(0.02)
             return sent
 
     if crash:

@@ -158,8 +158,17 @@ async def test_producers_send_heartbeats_to_masters_and_consumers_to_all_brokers
             async def all_known() -> bool:
                 return (await known(master), (await known(slave))[1]) == ((True, True), True)
 
+            async def heartbeats() -> int:
+                answer = await slave.peer.call(Code.GET_BROKER_RUNTIME_INFO)
+                figures = KvTable.decode(bytes(answer.body)).table["request_34_HEART_BEAT"]
+                return int(figures.removeprefix("count ").partition(",")[0])
+
+            async def three_more() -> bool:
+                return await heartbeats() >= before + 3
+
             await eventually(all_known)
-            await trio.sleep(1)  # a few more heartbeats
+            before = await heartbeats()
+            await eventually(three_more)
             assert await known(slave) == (False, True)
 
 
