@@ -5,20 +5,25 @@ table, each as soon as one of the three places is free and the lanes that it fol
 lane that is ``apart`` has the machine to itself. The output of each lane is in ``.lanes/NAME.log``;
 that of a failed lane is printed whole, last. ``.lanes/seconds.json`` and ``processor.json`` have
 what each lane took, ``.lanes/slowest.txt`` the 300 slowest tests. Exit code 1 if a lane failed, or
-if CI has become too expensive; ``--nightly`` writes its outcome to ``tests/nightly.json``, for
-``make features``.
+if CI has become too expensive; ``--nightly`` writes the outcome to ``tests/nightly.json`` whenever
+a lane has ended, for ``make features``. A lane that takes longer than its limit is broken off as by
+Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +38,10 @@ NIGHTLY_RESULT = ROOT / "tests" / "nightly.json"
 PLACES = 3
 GREW = 20
 """Seconds by which a lane may grow beyond the committed baseline before it is named."""
+GRACE_SECONDS = 60.0
+"""What a lane that was broken off has to end its servers, before it is killed with them."""
+BROKEN_OFF = 124
+"""Its exit code, whatever it makes of the interruption."""
 ALONE_MAX = 5
 BUDGET = 40 * 60 * 2 * 1.25
 """Seconds of processor time that CI may take: 40 minutes of two cores, and a quarter more."""
@@ -52,7 +61,8 @@ NOT_IN_CI = "not nightly and not hostile and not compose"
 @attrs.frozen
 class Lane:
     """``command``: its words; ``ports``: those that its tests, and no other lane's, may take;
-    ``after``: lanes that must have passed; ``apart``: no other lane runs beside it.
+    ``after``: lanes that must have passed; ``apart``: no other lane runs beside it; ``minutes``:
+    its limit.
     """
 
     name: str
@@ -60,6 +70,7 @@ class Lane:
     ports: str = "15000-31999"
     after: tuple[str, ...] = ()
     apart: bool = False
+    minutes: float = 60
 
 
 def modules_naming(mark: str) -> tuple[str, ...]:
@@ -152,11 +163,12 @@ CI = (
     ),
 )
 NIGHTLY = (
-    Lane("kubernetes", ("make", "kubernetes-test", "ARGS=--no-skips")),
+    Lane("kubernetes", ("make", "kubernetes-test", "ARGS=--no-skips"), minutes=90),
     Lane(
         "nightly",
         (*PYTEST, "-m", "nightly and not hostile and not compose", "--timeout=1800"),
         apart=True,
+        minutes=180,
     ),
     Lane(
         "properties",
@@ -166,18 +178,19 @@ NIGHTLY = (
             "tests/property/test_raft_simulation.py",
         ),
         apart=True,
+        minutes=120,
     ),
     Lane("hostile", ("make", "hostile"), apart=True),
     Lane("fuzz-longer", ("make", "fuzz", "SECONDS=900"), apart=True),
     Lane("both-pythons", ("make", "test-pythons", "PYTHONS=trixie sid", "ARGS=--full"), apart=True),
-    Lane("simulate", ("make", "simulate", "SEEDS=2000"), apart=True),
+    Lane("simulate", ("make", "simulate", "SEEDS=2000"), apart=True, minutes=180),
     Lane("fault-test", ("make", "fault-test", "SCHEDULES=40"), apart=True),
     Lane(
         "fault-controllers",
         ("make", "fault-test", "SCHEDULES=20", "ARGS=--controllers"),
         apart=True,
     ),
-    Lane("spark-chaos", ("make", "spark-chaos"), apart=True),
+    Lane("spark-chaos", ("make", "spark-chaos"), apart=True, minutes=120),
     Lane("lakes", ("make", "lake-test"), apart=True),
     Lane("figures", ("make", "figures"), apart=True),
 )
@@ -255,9 +268,35 @@ def execute(lane: Lane, command: tuple[str, ...], log: BinaryIO) -> tuple[int, f
         stdout=log,
         stderr=subprocess.STDOUT,
     )
+    seconds = lane.minutes * 60
+    limits = [
+        threading.Timer(seconds, signal_family, (started.pid, signal.SIGINT)),
+        threading.Timer(seconds + GRACE_SECONDS, signal_family, (started.pid, signal.SIGKILL)),
+    ]
+    for limit in limits:
+        limit.daemon = True
+        limit.start()
     _, status, used = os.wait4(started.pid, 0)
     started.returncode = os.waitstatus_to_exitcode(status)
+    broken_off = limits[0].finished.is_set()
+    for limit in limits:
+        limit.cancel()
+    if broken_off:
+        log.write(f"\n===== broken off after {lane.minutes:g} minutes\n".encode())
+        return BROKEN_OFF, used.ru_utime + used.ru_stime
     return started.returncode, used.ru_utime + used.ru_stime
+
+
+def signal_family(process: int, number: signal.Signals) -> None:
+    """Signal a process, those that it started, and those that they started."""
+    family = [process]
+    for each in family:
+        with contextlib.suppress(OSError):
+            for children in Path(f"/proc/{each}/task").glob("*/children"):
+                family += map(int, children.read_text().split())
+    for each in family:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, number)
 
 
 def next_lane(waiting: list[Lane], running: set[str], passed: set[str]) -> Lane | None:
@@ -270,8 +309,12 @@ def next_lane(waiting: list[Lane], running: set[str], passed: set[str]) -> Lane 
     return None
 
 
-def play(lanes: tuple[Lane, ...]) -> list[Outcome]:
-    """Run all lanes; one whose ``after`` has failed is not begun."""
+def play(
+    lanes: tuple[Lane, ...], note: Callable[[list[Outcome]], None] | None = None
+) -> list[Outcome]:
+    """Run all lanes; one whose ``after`` has failed is not begun. ``note``: called with all
+    outcomes so far when a lane has ended.
+    """
     names = {lane.name for lane in lanes}
     waiting, outcomes = list(lanes), []
     passed = {name for lane in lanes for name in lane.after} - names
@@ -293,6 +336,8 @@ def play(lanes: tuple[Lane, ...]) -> list[Outcome]:
                 outcome = future.result()
                 del running[future]
                 outcomes.append(outcome)
+                if note is not None:
+                    note(outcomes)
                 if outcome.code == 0:
                     passed.add(outcome.lane.name)
                 verdict = "passed" if outcome.code == 0 else f"FAILED ({outcome.code})"
@@ -396,14 +441,12 @@ def main() -> int:
         return 0
     LOGS.mkdir(exist_ok=True)
     began = time.monotonic()
-    outcomes = play(lanes)
+    outcomes = play(lanes, write_nightly if options.nightly else None)
     seconds = {outcome.lane.name: round(outcome.seconds) for outcome in outcomes}
     processor = {outcome.lane.name: round(outcome.processor) for outcome in outcomes}
     (LOGS / "seconds.json").write_text(json.dumps(seconds, indent=1) + "\n")
     (LOGS / "processor.json").write_text(json.dumps(processor, indent=1) + "\n")
     write_slowest()
-    if options.nightly:
-        write_nightly(outcomes)
     spent = sum(outcome.processor for outcome in outcomes)
     show(lanes, outcomes)
     print(

@@ -9,6 +9,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import feature_ledger
@@ -100,6 +103,50 @@ def test_a_stale_seed_is_named_although_its_test_passes(
     capsys.readouterr()
     show((), outcomes)
     assert capsys.readouterr().out == f"stale seed: {note}: note the new one\n"
+
+
+HANGS = """
+import signal, subprocess, sys, time
+if {deaf}:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+print("server", child.pid, flush=True)
+try:
+    time.sleep(3600)
+except KeyboardInterrupt:
+    child.wait()
+"""
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_lane_that_hangs_is_broken_off_with_what_it_started(
+    deaf: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Ctrl-C, and if that does not help it is killed; what the night did so far is known."""
+    hangs = Lane("soak", (sys.executable, "-c", HANGS.format(deaf=deaf)), minutes=0.001)
+    log = lanes.log_of(hangs)
+
+    class FromTheServerOn(threading.Timer):
+        def run(self) -> None:
+            until(lambda: log.exists() and "server" in log.read_text())
+            super().run()
+
+    monkeypatch.setattr(lanes, "GRACE_SECONDS", 0.5 if deaf else 60.0)
+    monkeypatch.setattr(lanes.threading, "Timer", FromTheServerOn)
+    noted: list[set[str]] = []
+    outcomes = play((hangs,), lambda some: noted.append({each.lane.name for each in some}))
+    assert [(outcome.lane.name, outcome.code) for outcome in outcomes] == [("soak", 124)]
+    assert noted == [{"soak"}]
+    assert log.read_text().endswith("broken off after 0.001 minutes\n")
+    server = int(log.read_text().split()[1])
+    until(lambda: not Path(f"/proc/{server}").exists())
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def flaky(folder: Path, count: int, code: int = 1) -> Lane:
