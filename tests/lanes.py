@@ -148,7 +148,7 @@ CI = (
         after=("byte-code", "install-peers"),  # else it takes the place of peers that come late
     ),
     Lane("pythons", ("make", "test-pythons")),
-    Lane("fuzz", ("make", "fuzz")),
+    Lane("fuzz", ("make", "fuzz", "SECONDS=30")),
     Lane("site", ("make", "site")),
     Lane("containers", ("make", "compose-test", "ARGS=--no-skips"), apart=True),
     Lane(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import trio
@@ -21,17 +20,18 @@ from triomq.remoting.protocol.headers.client import ConsumerStatusHeader
 pytestmark = [pytest.mark.compat, pytest.mark.timeout(240)]
 
 
-@pytest.fixture
-def java_cluster_of_the_old_way(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def java_cluster_of_the_old_way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Java broker that tells consumers to move their offsets (request 220), as all brokers before
     5.x do.
     """
     if java_home("5.5.0") is None:
         pytest.skip("the Java peers 5.5.0 are not installed: run `make peers`")
+    folder = tmp_path_factory.mktemp("java")
     with (
-        java_name_server("5.5.0", tmp_path / "namesrv") as namesrv,
+        java_name_server("5.5.0", folder / "namesrv") as namesrv,
         java_broker(
-            "5.5.0", tmp_path / "broker", "broker-java", namesrv, useServerSideResetOffset="false"
+            "5.5.0", folder / "broker", "broker-java", namesrv, useServerSideResetOffset="false"
         ),
     ):
         yield namesrv
@@ -46,9 +46,9 @@ def java_cluster_of_the_old_way(tmp_path: Path) -> Iterator[str]:
 async def test_java_s_mqadmin_asks_and_steers(
     java_cluster_of_the_old_way: str, ordered: bool
 ) -> None:
-    namesrv = java_cluster_of_the_old_way
+    namesrv, asked = java_cluster_of_the_old_way, f"asked-{ordered}"
     async with Admin(namesrv) as admin:
-        await admin.create_topic("Asked", cluster="TestCluster", read_queues=1, write_queues=1)
+        await admin.create_topic(asked, cluster="TestCluster", read_queues=1, write_queues=1)
     seen: list[tuple[bytes, int]] = []
 
     async def handle(message: ReceivedMessage) -> None:
@@ -60,45 +60,45 @@ async def test_java_s_mqadmin_asks_and_steers(
 
     async with PushConsumer(
         namesrv,
-        group="asked",
-        subscriptions="Asked",
+        group=asked,
+        subscriptions=asked,
         consume_from="first",
         handler=handle,
         ordered=ordered,
         concurrency=1,
     ) as consumer:
         async with Producer(namesrv, group="asking") as producer:
-            receipts = [await producer.send("Asked", b"%d" % number) for number in range(5)]
+            receipts = [await producer.send(asked, b"%d" % number) for number in range(5)]
         await until(lambda: len(seen) == 5)
         assert seen == [(b"%d" % number, number) for number in range(5)]
         # 221, passed on by the Java broker: five messages are done
         async with Connector() as connector:
             ask = request(
                 RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
-                ConsumerStatusHeader(topic="Asked", group="asked", client_id=""),
+                ConsumerStatusHeader(topic=asked, group=asked, client_id=""),
             )
             async with Admin(namesrv) as admin:
                 (broker,) = await admin.brokers()
             answer = await connector.invoke(broker.address, ask, timeout=10)
             table = ConsumerStatus.decode(answer.body).consumer_table
-        assert table == {consumer.client_id: {MessageQueue("Asked", "broker-java", 0): 5}}
+        assert table == {consumer.client_id: {MessageQueue(asked, "broker-java", 0): 5}}
         status, handled, reset = await mqadmin(
-            ["consumerStatus", "-g", "asked", "-i", consumer.client_id, "-s"],
+            ["consumerStatus", "-g", asked, "-i", consumer.client_id, "-s"],
             [
                 "queryMsgById",
                 "-i",
                 receipts[2].offset_message_id,
                 "-g",
-                "asked",
+                asked,
                 "-d",
                 consumer.client_id,
                 "-t",
-                "Asked",
+                asked,
             ],
-            ["resetOffsetByTime", "-g", "asked", "-t", "Asked", "-s", "0", "-f", "true"],
+            ["resetOffsetByTime", "-g", asked, "-t", asked, "-s", "0", "-f", "true"],
         )
         # 307: its subscriptions, queues, settings and tasks
-        assert "%RETRY%asked" in status
+        assert f"%RETRY%{asked}" in status
         words = next(line for line in status.splitlines() if "PROP_CONSUMEORDERLY" in line).split()
         assert words[-1] == str(ordered).lower()
         assert "CONSUME_PASSIVELY" in status
