@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 import anyio
 import trio
@@ -18,16 +20,16 @@ import trio
 SENDS, TASKS, ROUNDS = 64 * 400, 64, 5
 
 
-async def in_trio() -> None:
-    waiting: list[trio.Event] = []
-    limiter, arrived = trio.CapacityLimiter(TASKS), trio.Event()
+async def exchange(library: Any, task_group: Callable[[], Any]) -> None:
+    waiting: list[Any] = []
+    limiter, arrived = library.CapacityLimiter(TASKS), library.Event()
 
     async def send() -> None:
         nonlocal arrived
         for _ in range(SENDS // TASKS):
             async with limiter:
-                with trio.move_on_after(3):
-                    event = trio.Event()
+                with library.move_on_after(3):
+                    event = library.Event()
                     waiting.append(event)
                     if len(waiting) == 1:
                         arrived.set()
@@ -37,66 +39,32 @@ async def in_trio() -> None:
         nonlocal arrived
         while True:
             await arrived.wait()
-            await trio.lowlevel.checkpoint()
-            arrived = trio.Event()
+            await library.lowlevel.checkpoint()
+            arrived = library.Event()
             for event in waiting:
                 event.set()
             waiting.clear()
 
-    async with trio.open_nursery() as reader:
+    async with task_group() as reader:
         reader.start_soon(read)
-        async with trio.open_nursery() as senders:
+        async with task_group() as senders:
             for _ in range(TASKS):
                 senders.start_soon(send)
         reader.cancel_scope.cancel()
 
 
-async def in_anyio() -> None:
-    waiting: list[anyio.Event] = []
-    limiter, arrived = anyio.CapacityLimiter(TASKS), anyio.Event()
-
-    async def send() -> None:
-        nonlocal arrived
-        for _ in range(SENDS // TASKS):
-            async with limiter:
-                with anyio.move_on_after(3):
-                    event = anyio.Event()
-                    waiting.append(event)
-                    if len(waiting) == 1:
-                        arrived.set()
-                    await event.wait()
-
-    async def read() -> None:
-        nonlocal arrived
-        while True:
-            await arrived.wait()
-            await anyio.lowlevel.checkpoint()
-            arrived = anyio.Event()
-            for event in waiting:
-                event.set()
-            waiting.clear()
-
-    async with anyio.create_task_group() as reader:
-        reader.start_soon(read)
-        async with anyio.create_task_group() as senders:
-            for _ in range(TASKS):
-                senders.start_soon(send)
-        reader.cancel_scope.cancel()
-
-
-def cost(run: Callable[[Callable[[], Awaitable[None]]], object], work: object) -> float:
+def cost(run: Callable[[Callable[[], Awaitable[None]]], object], *parts: Any) -> float:
     """µs of processor time a send."""
     rounds = []
     for _ in range(ROUNDS):
         began = time.process_time()
-        run(work)  # type: ignore[arg-type]
+        run(partial(exchange, *parts))
         rounds.append((time.process_time() - began) / SENDS * 1e6)
     return min(rounds)
 
 
 if __name__ == "__main__":
-    print(f"Trio               {cost(trio.run, in_trio):5.1f} µs")
-    print(
-        f"AnyIO over Trio    {cost(lambda work: anyio.run(work, backend='trio'), in_anyio):5.1f} µs"
-    )
-    print(f"AnyIO over asyncio {cost(lambda work: anyio.run(work), in_anyio):5.1f} µs")
+    of_anyio = (anyio, anyio.create_task_group)
+    print(f"Trio               {cost(trio.run, trio, trio.open_nursery):5.1f} µs")
+    print(f"AnyIO over Trio    {cost(partial(anyio.run, backend='trio'), *of_anyio):5.1f} µs")
+    print(f"AnyIO over asyncio {cost(anyio.run, *of_anyio):5.1f} µs")
