@@ -22,7 +22,6 @@ import trio
 
 from triomq.broker.store.compaction.compacted_queues import CompactedQueues
 from triomq.broker.store.core.clock_guard import HOLD_SECONDS, ClockGuard
-from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.core.disk_space import Usage
 from triomq.broker.store.core.errors import DiskReserve, StoreIoError
 from triomq.broker.store.core.health import Health
@@ -38,13 +37,10 @@ from triomq.broker.store.core.stored_times import AHEAD_MS_MAX
 from triomq.broker.store.core.watermark import Watermark
 from triomq.broker.store.indexing.index_syncer import IndexSyncer
 from triomq.broker.store.indexing.indexer import Indexer
-from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.indexing.store_files import OpenStoreFiles
 from triomq.broker.store.io.reads import ColdFetch, Reads
 from triomq.broker.store.io.segment import Segment
-from triomq.broker.store.keys.index import KeyIndex
-from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.queues.consume_queue import ConsumeQueue
-from triomq.broker.store.queues.table import QueueTable
 from triomq.broker.store.reading.reader import Reader
 
 logger = logging.getLogger(__name__)
@@ -61,19 +57,17 @@ QUEUES_A_STEP = 64
 class Cleaner:
     """Deletes old segments, queue files and index files."""
 
-    config: StoreConfig
-    disk: Disk
+    files: OpenStoreFiles
     clock: Callable[[], int]
-    log: CommitLog
     flushed: Watermark
     indexer: Indexer
-    queues: QueueTable
-    key_index: KeyIndex
     index_syncer: IndexSyncer
     reader: Reader
     compacted: CompactedQueues
     health: Health
-    limiter: trio.CapacityLimiter
+    _limiter: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(1), init=False
+    )
     needed_from: list[Callable[[], int]] = attrs.field(factory=list, init=False)
     """Return the smallest log offset that some reader of the log, such as a slave, still needs."""
     _asked: int = attrs.field(default=0, init=False)
@@ -89,7 +83,7 @@ class Cleaner:
     """The start of the log as queues and index know it."""
 
     def __attrs_post_init__(self) -> None:
-        self._cold_fetch = ColdFetch(self.disk, limiter=self.limiter)
+        self._cold_fetch = ColdFetch(self.files.disk, limiter=self._limiter)
 
     def delete_expired_soon(self) -> None:
         """Delete expired segments now and in the next rounds, at any hour. Checkpoint: never."""
@@ -104,7 +98,7 @@ class Cleaner:
         """Run the task "store-cleaner"."""
         self._note_space(await self._decide(delete=False))
         while True:
-            with trio.move_on_after(self.config.retention.interval_ms / 1000):
+            with trio.move_on_after(self.files.config.retention.interval_ms / 1000):
                 await self._wake.wait()
             self._wake = trio.Event()
             await self.round()
@@ -118,34 +112,34 @@ class Cleaner:
             logger.warning(
                 "the disk of %s is filling up, and nothing is old enough to be deleted: free some"
                 " space, or lower fileReservedTime",
-                self.config.root,
+                self.files.config.root,
             )
         self._short = decision.short
         for number, (base, reason) in enumerate(decision.delete.items()):
             if number:
-                await trio.sleep(self.config.retention.log_pause_ms / 1000)
+                await trio.sleep(self.files.config.retention.log_pause_ms / 1000)
             if not await self._delete_segment(base, reason):
                 break
-        if self.log.first_offset > self._corrected_to:
+        if self.files.log.first_offset > self._corrected_to:
             await self.correct()
 
     # The decision
 
     async def _decide(self, *, delete: bool) -> Decision:
-        rules = self.config.retention
+        rules = self.files.config.retention
         now_ms = self.clock()
-        items = self.log.segments.items
+        items = self.files.log.segments.items
         indexed_to = self._indexed_to() if delete else 0
         candidates = items[: min(rules.batch_max, len(items) - 1)] if delete and items else []
         self.disks, segments = await trio.to_thread.run_sync(
-            self._observe, candidates, items[len(candidates) :], now_ms, limiter=self.limiter
+            self._observe, candidates, items[len(candidates) :], now_ms, limiter=self._limiter
         )
         seen = Seen(
             segments=segments,
             now_ms=now_ms if self._asked else self._corrected_now(now_ms),
             hour=time.localtime(now_ms / 1000).tm_hour,
-            log_disk=self.disks.get(self.config.commitlog),
-            queue_disk=self.disks.get(self.config.root),
+            log_disk=self.disks.get(self.files.config.commitlog),
+            queue_disk=self.disks.get(self.files.config.root),
             refusing=self.health.disk_reserve is not None,
             asked=self._asked > 0,
             indexed_to=indexed_to,
@@ -157,8 +151,10 @@ class Cleaner:
         """Return the wall time without jumps ahead; log a new jump."""
         steady = trio.current_time()
         if self._guard is None:
-            reserved_ms = self.config.retention.reserved_hours * HOUR_MS
-            self._guard = ClockGuard.starting(now_ms, steady, self.log.last_timestamp, reserved_ms)
+            reserved_ms = self.files.config.retention.reserved_hours * HOUR_MS
+            self._guard = ClockGuard.starting(
+                now_ms, steady, self.files.log.last_timestamp, reserved_ms
+            )
             before = 0
         else:
             before = self._guard.ignored_ms
@@ -184,14 +180,15 @@ class Cleaner:
         segments: list[OldSegment] = []
         try:
             disks = {
-                path: self.disk.usage(path) for path in (self.config.commitlog, self.config.root)
+                path: self.files.disk.usage(path)
+                for path in (self.files.config.commitlog, self.files.config.root)
             }
-            times = [self.disk.modified_ms(segment.path) for segment in candidates]
+            times = [self.files.disk.modified_ms(segment.path) for segment in candidates]
             latest = now_ms + AHEAD_MS_MAX
             for segment in others:  # what a time of the future stands for: see `without_future`
                 if not times or times[-1] <= latest:
                     break
-                times.append(self.disk.modified_ms(segment.path))
+                times.append(self.files.disk.modified_ms(segment.path))
             segments.extend(
                 OldSegment(segment.base, segment.end, time)
                 for segment, time in zip(candidates, without_future(times, latest))
@@ -213,7 +210,7 @@ class Cleaner:
         disk is full, does not count.
         """
         self.indexer.try_flush_deferred()
-        last = self.log.segments.items[-1].base if self.log.segments.items else 0
+        last = self.files.log.segments.items[-1].base if self.files.log.segments.items else 0
         limit = (
             min(self.flushed.value, self.indexer.indexed.value, self.compacted.copied_to, last)
             if not self.indexer.has_deferred
@@ -227,13 +224,13 @@ class Cleaner:
         return limit
 
     def _note_space(self, decision: Decision) -> None:
-        rules = self.config.retention
+        rules = self.files.config.retention
         if not decision.refuse:
             if self.health.disk_reserve is not None:
                 logger.warning("the disk has room again: messages are taken")
             self.health.disk_reserve = None
             return
-        log, rest = self.config.commitlog, self.config.root
+        log, rest = self.files.config.commitlog, self.files.config.root
         log_ratio, rest_ratio = self.disks[log].ratio, self.disks[rest].ratio
         error = DiskReserve(
             log if log_ratio >= rest_ratio else rest,
@@ -249,14 +246,16 @@ class Cleaner:
     # Deleting
 
     async def _delete_segment(self, base: int, reason: str) -> bool:
-        segments = self.log.segments
+        segments = self.files.log.segments
         if len(segments.items) < 2 or segments.first_offset != base:
             return False
         if self._names_pending and not await self._sync_names(segments.directory):
             return False
         segment = segments.take_oldest()
         try:
-            await trio.to_thread.run_sync(self.disk.remove, segment.path, limiter=self.limiter)
+            await trio.to_thread.run_sync(
+                self.files.disk.remove, segment.path, limiter=self._limiter
+            )
         except OSError as error:
             # Its successors must stay, too, or the log would have a hole.
             segments.put_back(segment)
@@ -277,7 +276,9 @@ class Cleaner:
         A later deletion must wait for it: after a power failure the log would have a hole.
         """
         try:
-            await trio.to_thread.run_sync(self.disk.sync_directory, directory, limiter=self.limiter)
+            await trio.to_thread.run_sync(
+                self.files.disk.sync_directory, directory, limiter=self._limiter
+            )
         except OSError as error:
             self._names_pending = True
             logger.error(
@@ -294,10 +295,10 @@ class Cleaner:
 
         Checkpoint: always.
         """
-        log_min = self.log.first_offset
+        log_min = self.files.log.first_offset
         files = 0
-        for number, key in enumerate(list(self.queues.queues), 1):
-            queue = self.queues.queues.get(key)
+        for number, key in enumerate(list(self.files.queues.queues), 1):
+            queue = self.files.queues.queues.get(key)
             if queue is None:
                 continue
             if queue.end_offset > queue.min_offset:
@@ -313,12 +314,12 @@ class Cleaner:
             deleted = await self._delete_queue_files(key, queue)
             if deleted:
                 files += deleted
-                await trio.sleep(self.config.retention.queue_pause_ms / 1000)
+                await trio.sleep(self.files.config.retention.queue_pause_ms / 1000)
             elif number % QUEUES_A_STEP == 0:
                 await trio.lowlevel.checkpoint()
         indexes = 0
-        while (path := self.key_index.take_expired(log_min)) is not None:
-            self.queues.open_files.forget(path)
+        while (path := self.files.key_index.take_expired(log_min)) is not None:
+            self.files.queues.open_files.forget(path)
             indexes += await self._remove_quietly(path)
         self._corrected_to = log_min
         logger.info(
@@ -332,11 +333,16 @@ class Cleaner:
         def step(reads: Reads) -> None:
             queue.min_offset = max(queue.min_offset, self.reader.first_kept(queue, log_min, reads))
 
-        await self._cold_fetch.until_warm(step, Reads(self.disk, self.queues.open_files))
+        await self._cold_fetch.until_warm(
+            step, Reads(self.files.disk, self.files.queues.open_files)
+        )
 
     async def _delete_queue_files(self, key: tuple[str, int], queue: ConsumeQueue) -> int:
         count = 0
-        while self.queues.queues.get(key) is queue and (base := queue.take_expired()) is not None:
+        while (
+            self.files.queues.queues.get(key) is queue
+            and (base := queue.take_expired()) is not None
+        ):
             if not await self._remove_quietly(queue.path(base)):
                 queue.put_back(base)  # the files of a queue have no gaps
                 break
@@ -346,7 +352,7 @@ class Cleaner:
     async def _remove_quietly(self, path: Path) -> bool:
         """Delete a file; return whether that worked. If it stays, the next start finds it again."""
         try:
-            await trio.to_thread.run_sync(self.disk.remove, path, limiter=self.limiter)
+            await trio.to_thread.run_sync(self.files.disk.remove, path, limiter=self._limiter)
         except OSError as error:
             logger.warning("%s cannot be deleted: %s", path, error)
             return False

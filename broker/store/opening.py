@@ -32,6 +32,7 @@ from triomq.broker.store.core.errors import (
 from triomq.broker.store.core.health import Health
 from triomq.broker.store.indexing.index_syncer import IndexSyncer
 from triomq.broker.store.indexing.indexer import Indexer
+from triomq.broker.store.indexing.store_files import OpenStoreFiles
 from triomq.broker.store.io.checkpoint import CheckpointFile
 from triomq.broker.store.io.disk import Disk, DiskFeatures
 from triomq.broker.store.io.residency import has_mincore
@@ -161,6 +162,7 @@ async def load_store(
     queues = QueueTable(config, disk)
     key_index = KeyIndex(config, disk, clock)
     checkpoint_file = CheckpointFile(disk, config.root / "checkpoint")
+    files = OpenStoreFiles(config, disk, log, queues, key_index)
     opened = opened or ExitStack()
     for part in (checkpoint_file, log, queues, key_index):
         opened.callback(part.close)
@@ -185,9 +187,7 @@ async def load_store(
         queues.load()
         if config.index_enabled:
             key_index.load()
-        recovered = await Recovery(
-            config, disk, log, queues, key_index, checkpoint, clean, clock, holds_tail, cut_at
-        ).run()
+        recovered = await Recovery(files, checkpoint, clean, clock, holds_tail, cut_at).run()
         log.start_at(recovered.end, recovered.last[2] if recovered.last is not None else 0)
         flusher.flushed.advance(recovered.scanned_from)
         if recovered.end > recovered.scanned_from:
@@ -230,13 +230,10 @@ async def load_store(
         flusher.on_flushed = indexer.index_confirmed
     current = checkpoint if recovered.trusted else attrs.evolve(checkpoint, mark=None)
     index_syncer = IndexSyncer(
-        config,
-        disk,
+        files,
         checkpoint_file,
         flusher,
         indexer,
-        queues,
-        key_index,
         health,
         sync_limiter,
         current,
@@ -245,28 +242,12 @@ async def load_store(
     memory = memory_bytes()
     reader = Reader(config, log, queues, key_index, memory * config.memory_percent_max // 100)
     cleaner = Cleaner(
-        config,
-        disk,
-        clock,
-        log,
-        flusher.flushed,
-        indexer,
-        queues,
-        key_index,
-        index_syncer,
-        reader,
-        compacted,
-        health,
-        trio.CapacityLimiter(1),
+        files, clock, flusher.flushed, indexer, index_syncer, reader, compacted, health
     )
     damaged = DamagedRecords()
     return MessageStore(
-        config,
-        disk,
+        files,
         clock,
-        log,
-        queues,
-        key_index,
         flusher,
         indexer,
         index_syncer,

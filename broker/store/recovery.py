@@ -33,17 +33,13 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.core.errors import StoreDamaged
+from triomq.broker.store.indexing.store_files import OpenStoreFiles
 from triomq.broker.store.io.checkpoint import Checkpoint
-from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.log_blocks import LogBlocks
-from triomq.broker.store.keys.index import KeyIndex
-from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.log.scan import LogScan
 from triomq.broker.store.queues.batch import Batch
-from triomq.broker.store.queues.table import QueueTable
 from triomq.broker.store.recovery_progress import RecoveryProgress
 from triomq.remoting.protocol.message_properties import MULTI_DISPATCH
 from triomq.remoting.protocol.sys_flags import INNER_BATCH
@@ -92,11 +88,7 @@ def sole(error: BaseException) -> BaseException:
 class Recovery:
     """One run over files that are loaded already."""
 
-    config: StoreConfig
-    disk: Disk
-    log: CommitLog
-    queues: QueueTable
-    key_index: KeyIndex
+    files: OpenStoreFiles
     checkpoint: Checkpoint
     clean: bool
     """Whether the last stop was clean (there is no file ``abort``)."""
@@ -119,15 +111,15 @@ class Recovery:
         also compared with the log; without a mark, key index files are dropped by their times and
         queues cut at the start.
         """
-        segments = self.log.segments
+        segments = self.files.log.segments
         self._distrust_names()
         if not segments.items:
-            if self.queues.queues:
+            if self.files.queues.queues:
                 logger.warning("there is no commit log: the consume queues are deleted")
             # Entries without a log point to nothing, and new messages would get offsets behind
             # them.
-            self.queues.delete_all()
-            self.key_index.truncate(0)
+            self.files.queues.delete_all()
+            self.files.key_index.truncate(0)
             return Recovered(
                 end=0,
                 last=None,
@@ -149,15 +141,17 @@ class Recovery:
         marked = last
         if not trusted and not self.clean:
             # Any file or page behind the start may be missing: those entries are rebuilt.
-            self.queues.truncate(start, is_record=self._is_record)
+            self.files.queues.truncate(start, is_record=self._is_record)
         if not self.clean:
             # Read what the disk has: the last fsync may have failed, and the page cache would go on
             # showing the lost bytes.
             for segment in segments.covering(
                 max(start, segments.end - DOUBTFUL_BYTES), segments.end
             ):
-                self.disk.drop_cache(segment.path)
-        scan = LogScan(self.disk, segments, start, stop, self.config.check_crc_on_recover)
+                self.files.disk.drop_cache(segment.path)
+        scan = LogScan(
+            self.files.disk, segments, start, stop, self.files.config.check_crc_on_recover
+        )
         await self._read_log(scan)
         last, records = self._last or last, self._records
         end = scan.position
@@ -165,23 +159,23 @@ class Recovery:
         if end > stop and self._last is not None:
             end = self._last[0]  # the cut is inside of a record
         self._check_damage(end, scan.stopped_by)
-        if self.queues.log_end > end:
+        if self.files.queues.log_end > end:
             logger.warning(
                 "the consume queues know messages up to log offset %s, but the log ends at %s:"
                 " their last entries are cut off",
-                self.queues.log_end,
+                self.files.queues.log_end,
                 end,
             )
-        self.queues.truncate(end)
+        self.files.queues.truncate(end)
         # The key index has no entry behind its position: a file that ends before needs no cut.
-        if self.key_index.position >= end:
-            self.key_index.truncate(end)
+        if self.files.key_index.position >= end:
+            self.files.key_index.truncate(end)
         # Only now, when all entries for these bytes are gone: after a crash in between, the next
         # recovery finds the same end again.
         dropped = segments.drop_from(end)
-        self.log.erase_from(end)
+        self.files.log.erase_from(end)
         # Retention may have deleted segments whose entries are still in the queues.
-        for queue in self.queues.queues.values():
+        for queue in self.files.queues.queues.values():
             queue.find_min(segments.first_offset)
         (logger.info if self.clean else logger.warning)(
             "the log ends at %s (%s records read from %s; %s%s)%s",
@@ -205,11 +199,11 @@ class Recovery:
 
     def _distrust_names(self) -> None:
         """After a crash have the names of all files forced to the disk again, with their files."""
-        for segment in self.log.segments.items:
+        for segment in self.files.log.segments.items:
             segment.name_durable = self.clean
-        for queue in self.queues.queues.values():
+        for queue in self.files.queues.queues.values():
             queue.names_durable = self.clean
-        self.key_index.names_durable = self.clean
+        self.files.key_index.names_durable = self.clean
 
     async def _read_log(self, scan: LogScan) -> None:
         """Apply every record from the position of the scan on.
@@ -223,7 +217,7 @@ class Recovery:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
-                    LogBlocks(self.disk, scan.segments, scan.position, scan.end).run,
+                    LogBlocks(self.files.disk, scan.segments, scan.position, scan.end).run,
                     send,
                     name="store-log-blocks",
                 )
@@ -251,7 +245,7 @@ class Recovery:
             if before // WRITE_OUT_RECORDS != self._records // WRITE_OUT_RECORDS:
                 # Recovery of a whole log would otherwise keep the entries of all its messages in
                 # memory.
-                deque(self.queues.write_out(), maxlen=0)
+                deque(self.files.queues.write_out(), maxlen=0)
             if batch.places:
                 place = batch.places[-1]
                 end = place.log_offset + place.size
@@ -262,10 +256,10 @@ class Recovery:
     def _apply(self, batch: Batch) -> None:
         if self.holds_tail:
             return
-        self.queues.apply(batch)
-        if self.config.index_enabled:
-            self.key_index.apply(batch)
-        self.queues.take_arrivals()
+        self.files.queues.apply(batch)
+        if self.files.config.index_enabled:
+            self.files.key_index.apply(batch)
+        self.files.queues.take_arrivals()
 
     def _check_damage(self, end: int, stopped_by: str) -> None:
         """Refuse a bad record before good segments, if the last stop was clean.
@@ -277,11 +271,11 @@ class Recovery:
         """
         if not self.clean:
             return
-        for segment in self.log.segments.items:
+        for segment in self.files.log.segments.items:
             if segment.base > end and self._record_at(segment.base) is not None:
-                bad = self.log.segments.find(end)
+                bad = self.files.log.segments.find(end)
                 raise StoreDamaged(
-                    bad.path if bad is not None else self.log.segments.directory,
+                    bad.path if bad is not None else self.files.log.segments.directory,
                     f"the record at log offset {end} is damaged ({stopped_by}), but later segments"
                     " hold messages",
                     "restore the file from a copy; or move all later segments away, which loses"
@@ -306,17 +300,20 @@ class Recovery:
         if found is None or found[1].log_offset + found[1].size != mark.record_end:
             logger.warning("the checkpoint does not fit the log; recovery goes by Java's rules")
             return None
-        self.queues.truncate(
+        self.files.queues.truncate(
             mark.record_end, clean=self.clean, is_record=None if self.clean else self._is_record
         )
-        if self.config.index_enabled and not (
-            self.clean and self.key_index.last_offset == mark.index_position
+        if self.files.config.index_enabled and not (
+            self.clean and self.files.key_index.last_offset == mark.index_position
         ):
-            self.key_index.truncate(mark.record_end)
-        if mark.has_queues and not self.queues.queues:
+            self.files.key_index.truncate(mark.record_end)
+        if mark.has_queues and not self.files.queues.queues:
             logger.warning("the consume queues are missing; they are rebuilt by Java's rules")
             return None
-        if self.config.index_enabled and self.key_index.last_offset != mark.index_position:
+        if (
+            self.files.config.index_enabled
+            and self.files.key_index.last_offset != mark.index_position
+        ):
             logger.warning(
                 "the key index is not as the checkpoint says; recovery goes by Java's rules"
             )
@@ -328,17 +325,17 @@ class Recovery:
 
         After a crash it deletes the files of the key index that may lack pages.
         """
-        segments = self.log.segments.items
-        if self.config.index_enabled and not self.key_index.files:
+        segments = self.files.log.segments.items
+        if self.files.config.index_enabled and not self.files.key_index.files:
             logger.warning("there is no key index: it is rebuilt from the log")
-        if self.config.index_enabled and not self.clean:
+        if self.files.config.index_enabled and not self.clean:
             # Any page of the later files may be missing.
-            self.key_index.drop_after(self.checkpoint.index_timestamp)
-        elif self.key_index.damaged:
-            self.key_index.position -= 1  # index the last record again, as in `drop_after`
-        for queue in self.queues.queues.values():
+            self.files.key_index.drop_after(self.checkpoint.index_timestamp)
+        elif self.files.key_index.damaged:
+            self.files.key_index.position -= 1  # index the last record again, as in `drop_after`
+        for queue in self.files.queues.queues.values():
             queue.find_end_by_scan()
-        if all(queue.batched for queue in self.queues.queues.values()):
+        if all(queue.batched for queue in self.files.queues.queues.values()):
             # Also true if there are no queues. The times of the checkpoint do not cover queues that
             # are missing.
             return segments[0].base
@@ -348,11 +345,13 @@ class Recovery:
                 continue
             place = found[1]
             # The key index would lack the records between its position and this segment.
-            if self.config.index_enabled and place.log_offset > max(0, self.key_index.position):
+            if self.files.config.index_enabled and place.log_offset > max(
+                0, self.files.key_index.position
+            ):
                 continue
             if self.clean:
                 # A clean stop wrote all entries out, so the newest one says how far all queues are.
-                if place.log_offset <= self.queues.log_end:
+                if place.log_offset <= self.files.queues.log_end:
                     return segment.base
             elif place.store_timestamp <= self.checkpoint.safe_timestamp and (
                 self.checkpoint.queue_log_offset <= 0
@@ -367,12 +366,12 @@ class Recovery:
         An expired record counts, and so does a record with entries under other numbers than its
         own.
         """
-        segment = self.log.segments.find(log_offset)
+        segment = self.files.log.segments.find(log_offset)
         # Below the log, retention has deleted the record; a queue keeps such entries until it is
         # cleaned.
         if segment is None or log_offset + RECORD_PLACE.size > segment.end:
-            return log_offset < self.log.segments.first_offset
-        data = self.disk.read_path(
+            return log_offset < self.files.log.segments.first_offset
+        data = self.files.disk.read_path(
             segment.path, max(size, RECORD_PLACE.size), log_offset - segment.base
         )
         found_size, found_id, found_number, found_offset, flags = RECORD_PLACE.unpack_from(data)
@@ -386,7 +385,7 @@ class Recovery:
 
     def _record_at(self, offset: int) -> tuple[Draft, Appended] | None:
         """Return the whole record at a log offset; None if there is none."""
-        if self.log.segments.find(offset) is None:
+        if self.files.log.segments.find(offset) is None:
             return None
-        batch = LogScan(self.disk, self.log.segments, offset, offset + 1).next_batch()
+        batch = LogScan(self.files.disk, self.files.log.segments, offset, offset + 1).next_batch()
         return (batch.drafts[0], batch.places[0]) if batch is not None and batch.places else None

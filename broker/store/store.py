@@ -26,6 +26,7 @@ from triomq.broker.store.follow.deferred_indexing import DeferredIndexing
 from triomq.broker.store.follow.log_copy import LogCopy
 from triomq.broker.store.indexing.index_syncer import IndexSyncer
 from triomq.broker.store.indexing.indexer import Indexer
+from triomq.broker.store.indexing.store_files import OpenStoreFiles
 from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.reads import Buffer, Cold, ColdFetch, Reads
 from triomq.broker.store.keys.index import KeyIndex
@@ -62,12 +63,8 @@ class MessageStore:
     wait for the disk; ``…_cold`` waits, in a thread.
     """
 
-    config: StoreConfig
-    disk: Disk
+    files: OpenStoreFiles
     clock: Callable[[], int]
-    log: CommitLog
-    queue_table: QueueTable
-    key_index: KeyIndex
     flusher: Flusher
     indexer: Indexer
     index_syncer: IndexSyncer
@@ -82,6 +79,11 @@ class MessageStore:
     damaged: DamagedRecords
     confirmations: Confirmations | None = None
     """In controller mode: what others have decides how far readers see the log."""
+    config: StoreConfig = attrs.field(init=False)
+    disk: Disk = attrs.field(init=False)
+    log: CommitLog = attrs.field(init=False)
+    queue_table: QueueTable = attrs.field(init=False)
+    key_index: KeyIndex = attrs.field(init=False)
     _warm: Reads = attrs.field(init=False)
     _cold_fetch: ColdFetch = attrs.field(init=False)
     append_max_seconds: float = attrs.field(default=0.0, init=False)
@@ -89,6 +91,9 @@ class MessageStore:
     stall: Stall = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        files = self.files
+        self.config, self.disk, self.log = files.config, files.disk, files.log
+        self.queue_table, self.key_index = files.queues, files.key_index
         self._warm = self._reads()
         self._cold_fetch = ColdFetch(self.disk, self._is_far)
         self.stall = Stall(self.config.append_stall_ms / 1000)
@@ -530,8 +535,7 @@ class MessageStore:
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Change retention at once; intervals and time-outs, when the current ones are over."""
-        self.config = self.flusher.config = config
-        self.index_syncer.config = self.cleaner.config = config
+        self.config = self.files.config = self.flusher.config = config
         self.cleaner.begin_round_soon()
 
     def delete_topic(self, topic: str) -> None:

@@ -14,17 +14,14 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.core.errors import DiskFull
 from triomq.broker.store.core.health import Health
 from triomq.broker.store.core.stored_times import AHEAD_MS_MAX
 from triomq.broker.store.indexing.indexer import Indexer
+from triomq.broker.store.indexing.store_files import OpenStoreFiles
 from triomq.broker.store.io.checkpoint import Checkpoint, CheckpointFile, Mark
-from triomq.broker.store.io.disk import Disk
 from triomq.broker.store.io.file_system import FileSystem
-from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log.flusher import Flusher, sync_files
-from triomq.broker.store.queues.table import QueueTable
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +41,10 @@ queues to write than open files.
 class IndexSyncer:
     """Writes the file ``checkpoint``; ``current`` is its content."""
 
-    config: StoreConfig
-    disk: Disk
+    files: OpenStoreFiles
     file: CheckpointFile
     flusher: Flusher
     indexer: Indexer
-    queues: QueueTable
-    key_index: KeyIndex
     health: Health
     limiter: trio.CapacityLimiter
     current: Checkpoint
@@ -64,7 +58,7 @@ class IndexSyncer:
     _file_system: FileSystem = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._file_system = FileSystem(self.disk, self.config.root)
+        self._file_system = FileSystem(self.files.disk, self.files.config.root)
 
     def save_soon(self) -> None:
         """Save without waiting for the interval: recovery would bring back what was deleted."""
@@ -72,17 +66,17 @@ class IndexSyncer:
 
     async def sync_in_rounds(self) -> None:
         """Run the task "store-index-syncer". Raises: FlushFailed."""
-        due = trio.current_time() + self.config.checkpoint_interval_ms / 1000
+        due = trio.current_time() + self.files.config.checkpoint_interval_ms / 1000
         saving = False
         while True:
-            with trio.move_on_after(self.config.index_write_interval_ms / 1000):
+            with trio.move_on_after(self.files.config.index_write_interval_ms / 1000):
                 await self._soon.wait()
             try:
                 await self._follow_clock()
                 saving = saving or self._soon.is_set() or trio.current_time() >= due
                 await self._write_out(
                     0
-                    if saving or len(self.queues.dirty) <= self.config.open_files_max
+                    if saving or len(self.files.queues.dirty) <= self.files.config.open_files_max
                     else TAIL_BYTES_LEAST
                 )
                 saving = saving or self._soon.is_set()
@@ -90,7 +84,7 @@ class IndexSyncer:
                     self._soon = trio.Event()
                     await self.save()
                     saving = False
-                    due = trio.current_time() + self.config.checkpoint_interval_ms / 1000
+                    due = trio.current_time() + self.files.config.checkpoint_interval_ms / 1000
             except DiskFull as error:  # entries stay in memory, and appends are refused
                 if self.health.queue_fault is None:
                     logger.error(
@@ -112,7 +106,7 @@ class IndexSyncer:
         """
         self.indexer.try_flush_deferred()
         begun = time.perf_counter()
-        for _ in self.queues.write_out(least_bytes):
+        for _ in self.files.queues.write_out(least_bytes):
             if time.perf_counter() - begun > STEP_SECONDS:
                 await trio.lowlevel.checkpoint()
                 begun = time.perf_counter()
@@ -124,8 +118,8 @@ class IndexSyncer:
         """
         self.indexer.try_flush_deferred()
         last = self.indexer.last
-        index_position = self.key_index.last_offset
-        full_timestamp = self.key_index.full_timestamp
+        index_position = self.files.key_index.last_offset
+        full_timestamp = self.files.key_index.full_timestamp
         if (
             last is None
             or self.indexer.has_deferred
@@ -156,7 +150,7 @@ class IndexSyncer:
         """Write the checkpoint and force it to the disk. Raises: FlushFailed, DiskFull."""
         self.file.write(self.current)
         await trio.to_thread.run_sync(
-            sync_files, self.disk, [self.file.path], [], limiter=self.limiter
+            sync_files, self.files.disk, [self.file.path], [], limiter=self.limiter
         )
 
     async def _follow_clock(self) -> None:
@@ -170,7 +164,7 @@ class IndexSyncer:
         Raises: FlushFailed, DiskFull, StoreIoError. Checkpoint: maybe.
         """
         log = self.flusher.log
-        if log.ahead_ms <= AHEAD_MS_MAX or not self.config.index_enabled:
+        if log.ahead_ms <= AHEAD_MS_MAX or not self.files.config.index_enabled:
             return
         self.current = attrs.evolve(
             self.current, log_timestamp=0, queue_timestamp=0, index_timestamp=0
@@ -191,26 +185,32 @@ class IndexSyncer:
 
     async def _force_out(self) -> None:
         """Force to the disk what queues and key index have written. Raises: FlushFailed."""
-        files, directories = self.queues.take_unsynced()
-        more_files, more_directories = self.key_index.take_unsynced()
+        files, directories = self.files.queues.take_unsynced()
+        more_files, more_directories = self.files.key_index.take_unsynced()
         files += more_files
         directories += more_directories
-        if len(files) > self.config.open_files_max:
+        if len(files) > self.files.config.open_files_max:
             files, directories = await trio.to_thread.run_sync(
                 self._file_system.force_out, files, directories, limiter=self.limiter
             )
         for start in range(0, len(files), FILES_A_STEP):
             await trio.to_thread.run_sync(
-                sync_files, self.disk, files[start : start + FILES_A_STEP], [], limiter=self.limiter
+                sync_files,
+                self.files.disk,
+                files[start : start + FILES_A_STEP],
+                [],
+                limiter=self.limiter,
             )
-        await trio.to_thread.run_sync(sync_files, self.disk, [], directories, limiter=self.limiter)
+        await trio.to_thread.run_sync(
+            sync_files, self.files.disk, [], directories, limiter=self.limiter
+        )
 
     def close(self) -> None:
         self._file_system.close()
         self.file.close()
 
     def _mark(self, last: tuple[int, int, int], index_position: int) -> Mark:
-        return Mark(last[0], last[1], index_position, bool(self.queues.queues))
+        return Mark(last[0], last[1], index_position, bool(self.files.queues.queues))
 
     def forget_queues(self) -> None:
         """Note in the checkpoint that the last queue goes: recovery must not count it as missing.

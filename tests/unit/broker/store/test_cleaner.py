@@ -175,7 +175,7 @@ async def test_the_hour_the_age_and_the_last_segment(tmp_path: Path) -> None:
         age(store.config, *range(0, store.log.segments.end, SEGMENT))
         await store.cleaner.round()
         assert len(segments_on_disk(store.config)) == 6  # old, but at no time of the day
-        store.cleaner.config = attrs.evolve(
+        store.files.config = attrs.evolve(
             store.config, retention=attrs.evolve(QUIET, delete_hours=tuple(range(24)))
         )
         await store.cleaner.round()

@@ -525,9 +525,8 @@ async def test_a_checkpoint_that_met_a_full_disk_is_tried_again_once_in_an_inter
     queues: Any = SimpleNamespace(dirty={})
     health: Any = SimpleNamespace(queue_fault=None)
     nothing: Any = None
-    syncer = index_syncer.IndexSyncer(
-        config, Disk(), *[nothing] * 3, queues, nothing, health, nothing, nothing, lambda: 0
-    )
+    files = index_syncer.OpenStoreFiles(config, Disk(), nothing, queues, nothing)
+    syncer = index_syncer.IndexSyncer(files, *[nothing] * 3, health, nothing, nothing, lambda: 0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(syncer.sync_in_rounds)
         syncer.save_soon()
