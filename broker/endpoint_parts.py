@@ -47,7 +47,7 @@ def open_parts(
         (config.broker_ip, port),
     )
     spend = None if services.quotas is None else partial(spend_of_call, services.quotas)
-    access = None if services.notes is None else CallAccess(services.notes, spend=spend)
+    access = None if services.check is None else CallAccess(services.check.notes, spend=spend)
     service = GrpcMessaging(cluster, config.endpoint.messaging, access=access, direct=cluster)
     grpc = GrpcServer(
         service.table(),

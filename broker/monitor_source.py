@@ -170,8 +170,8 @@ class BrokerSource:
             "Requests that were refused because a limit of the broker's tables was reached.",
             samples_by_limit(self.services.limits.refused),
         )
-        if services.notes is not None:
-            yield from access_figures(services.notes)
+        if services.check is not None:
+            yield from access_figures(services.check.notes)
         if services.quotas is not None:
             yield quota_figures(services.quotas)
         pushed = self.services.pushed

@@ -59,6 +59,7 @@ from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.address import format_address
 from triomq.remoting.core.periodic import every
 from triomq.remoting.protocol.limits import Limits
+from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.tls.security_settings import ProxyMode
 
@@ -101,7 +102,7 @@ class ServiceSet:
     plain_acl: PlainAclFiles | None
     """With aclEnable: the files whose accounts decide instead."""
     quotas: Quotas | None
-    notes: DecisionNotes | None
+    check: AccessCheck | None
     """What decides about requests and writes it; None where everybody may do everything unseen."""
 
     async def start(self, tasks: trio.Nursery) -> None:
@@ -277,7 +278,6 @@ def open_services(
         on_master=role.note_master,
         searching=role.has_lost_master,
     )
-    transactions = open_transactions(config, store, role, topics, offsets, clients.table, live)
     modes = open_request_modes(directory, config.pop.default_mode, config.pop.default_share)
     offsets.on_forget.append(modes.forget)
     access = open_access_table(directory, config.access)
@@ -289,6 +289,11 @@ def open_services(
             access.inner,
             claimed=config.security.proxy_protocol is ProxyMode.OPTIONAL,
         )
+    notes = decision_notes(config, access, audit, plain_acl)
+    check = AccessCheck(notes) if notes is not None else None
+    transactions = open_transactions(
+        config, store, role, topics, offsets, clients.table, live, check
+    )
     tables: tuple[PersistedTable, ...] = topics, groups, offsets, delayed, filters, modes, access
     if timers is not None:
         tables += (timers.counts,)
@@ -325,7 +330,7 @@ def open_services(
         access=access,
         plain_acl=plain_acl,
         quotas=Quotas(config.live.quotas) if config.live.quotas else None,
-        notes=decision_notes(config, access, audit, plain_acl),
+        check=check,
     )
 
 
@@ -401,6 +406,7 @@ def open_transactions(
     offsets: ConsumerOffsets,
     clients: GroupTable[Connection],
     live: LiveSettings,
+    check: AccessCheck | None,
 ) -> TransactionChecks:
     """Make what prepares, ends and checks transactions."""
     transactions = Transactions(
@@ -422,6 +428,7 @@ def open_transactions(
         rules,
         lambda topic: topics.ensure(topic, 1),
         config.broker_name,
+        check.may_send if check is not None else None,
     )
 
 

@@ -69,7 +69,6 @@ from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.open_files import Places
 from triomq.remoting.core.saved_settings import SavedSettings
 from triomq.remoting.protocol.ids import UniqueIds
-from triomq.remoting.server.access_check import AccessCheck
 from triomq.remoting.server.config import ServerConfig
 from triomq.remoting.server.request_hooks import RequestHook
 from triomq.remoting.server.server import Server
@@ -226,10 +225,9 @@ def open_server(
         services.filters,
     )
     pop_checks = PopChecks(topics, groups, live, config.broker_ip, services.pops, services.limits)
-    check = AccessCheck(services.notes) if services.notes is not None else None
+    check = services.check
     relays = Relays(store, clients, config.broker_name, check)
     require = check.require_for_body if check is not None else None
-    services.transactions.may_ask = check.may_send if check is not None else None
     settings = BrokerConfigRequests(
         config,
         BROKER_KEYS,

@@ -28,17 +28,18 @@ from stores import SteppingClock, draft
 from triomq.broker.inspect.layout import Sizes
 from triomq.broker.inspect.verify import verify
 from triomq.broker.store import opening as store_module
-from triomq.broker.store import recovery
 from triomq.broker.store.core.config import FlushMode
 from triomq.broker.store.core.errors import StoreError
 from triomq.broker.store.indexing import index_syncer
 from triomq.broker.store.indexing.indexer import Indexer
 from triomq.broker.store.io.disk import Disk
+from triomq.broker.store.keys.index import KeyIndex
 from triomq.broker.store.log import flusher as durability
 from triomq.broker.store.log.commit_log import CommitLog
 from triomq.broker.store.log.durability import DurabilityResult, OnDurable
 from triomq.broker.store.log.flusher import sync_files
 from triomq.broker.store.opening import close_files, finish_store, load_store
+from triomq.broker.store.queues.table import QueueTable
 from triomq.broker.store.store import MessageStore
 
 BATCHES = 5
@@ -293,8 +294,8 @@ MUTANTS: dict[str, list[tuple[Any, str, Any]]] = {
     "show before fsync": [(store_module, "Indexer", Hasty), (store_module, "CommitLog", noted_log)],
     "checkpoint before the data": [(index_syncer, "sync_files", only_the_checkpoint)],
     "names are never forced out": [(durability, "sync_files", no_names)],
-    "queues ahead of the log": [(recovery.QueueTable, "truncate", lambda *_, **__: None)],
-    "index ahead of the log": [(recovery.KeyIndex, "truncate", lambda *_, **__: None)],
+    "queues ahead of the log": [(QueueTable, "truncate", lambda *_, **__: None)],
+    "index ahead of the log": [(KeyIndex, "truncate", lambda *_, **__: None)],
     "old records behind the end stay": [(CommitLog, "erase_from", lambda *_: None)],
 }
 

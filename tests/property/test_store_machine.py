@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 from simulated_disk import SimulatedDisk
 from stores import SteppingClock, draft, find_bodies, read_all, tiny_config
 
-from triomq.broker.store import cleaner, recovery
+from triomq.broker.store import cleaner
 from triomq.broker.store.core.config import FlushMode
 from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.core.errors import StoreError
@@ -42,6 +42,7 @@ from triomq.broker.store.io.checkpoint import Checkpoint
 from triomq.broker.store.log import commit_log as commitlog
 from triomq.broker.store.log.flusher import sync_files
 from triomq.broker.store.opening import close_files, finish_store, load_store
+from triomq.broker.store.queues.table import QueueTable
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.record_reader import decode_records
@@ -360,7 +361,7 @@ MUTANTS = {
         lambda self: min(
             self.flushed.value,
             self.indexer.indexed.value,
-            self.log.segments.items[-1].base if self.log.segments.items else 0,
+            self.files.log.segments.items[-1].base if self.files.log.segments.items else 0,
         ),
     ),
     "a checkpoint that runs ahead of the disk": (
@@ -370,7 +371,7 @@ MUTANTS = {
             disk, [path for path in files if path.name == "checkpoint"], []
         ),
     ),
-    "queues left as the crash left them": (recovery.QueueTable, "truncate", lambda *_, **__: None),
+    "queues left as the crash left them": (QueueTable, "truncate", lambda *_, **__: None),
     "append that forgets the place of half a batch": (
         commitlog,
         "Appended",

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 import trio
@@ -26,6 +25,7 @@ from triomq.broker.services.transactions import halves
 from triomq.broker.services.transactions.transactions import RETRY_SECONDS, Transactions
 from triomq.broker.store.core.draft import Draft, check_draft
 from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
+from triomq.remoting.access.users import AccessUser
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
@@ -96,7 +96,7 @@ class TransactionChecks:
     ensure_topic: Callable[[str], object]
     """Creates a system topic that is not there yet."""
     broker_name: str
-    may_ask: Callable[[Any, Connection, str], bool] | None = None
+    may_ask: Callable[[AccessUser | None, Connection, str], bool] | None
     """Whether a producer's user may send to a topic; None: all may. A check shows the message."""
     limit: LogLimit = attrs.field(factory=LogLimit)
 

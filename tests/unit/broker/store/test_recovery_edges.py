@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from stores import SteppingClock, draft, find_bodies, moved, read_all, tiny_config
 
-from triomq.broker.store import recovery
 from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.core.errors import StoreDamaged
 from triomq.broker.store.keys.index_file import HEADER, Geometry, KeyIndexFile
 from triomq.broker.store.opening import open_store
 from triomq.broker.store.queues.consume_queue import ENTRY, ConsumeQueue
+from triomq.broker.store.queues.table import QueueTable
 from triomq.broker.store.recovery_progress import RecoveryProgress
 from triomq.broker.store.store import MessageStore
 
@@ -276,7 +276,7 @@ def test_progress_is_logged_every_five_seconds(caplog: pytest.LogCaptureFixture)
 async def test_a_recovery_that_keeps_queues_ahead_of_the_log_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(recovery.QueueTable, "truncate", lambda *_, **__: None)
+    monkeypatch.setattr(QueueTable, "truncate", lambda *_, **__: None)
     with pytest.raises(BaseExceptionGroup) as caught:
         await test_a_log_cut_by_an_operator_takes_queues_and_index_along(
             tmp_path, True, True, caplog
