@@ -204,6 +204,7 @@ HEADER_NEEDS: Mapping[int, FromHeader] = {
     Code.GET_BROKER_HA_STATUS: nothing,
     Code.GET_BROKER_EPOCH_CACHE: nothing,
     Code.NOTIFY_BROKER_ROLE_CHANGED: _cluster(UPDATE),
+    Code.CONTROLLER_ELECT_MASTER: _cluster(UPDATE),
     Code.NOTIFY_MIN_BROKER_ID_CHANGE: _cluster(UPDATE),
     Code.EXCHANGE_BROKER_HA_INFO: _cluster(UPDATE),
     Code.DELETE_EXPIRED_COMMITLOG: _cluster(UPDATE),
