@@ -86,7 +86,7 @@ class PlainAclRequests:
         if path != files.path and path not in files.versions():
             raise Rejected(WHITE_FAILED, f"{path} is none of the files of this broker")
 
-        def edit(document: dict[str, Any]) -> None:
+        def edit(document: dict[str, object]) -> None:
             document["globalWhiteRemoteAddresses"] = addresses
 
         return await self._change(files, path, edit, WHITE_FAILED)
@@ -126,7 +126,7 @@ class PlainAclRequests:
         self,
         files: PlainAclFiles,
         path: Path,
-        edit: Callable[[dict[str, Any]], None],
+        edit: Callable[[dict[str, object]], None],
         failed: int,
     ) -> Response:
         try:

@@ -10,13 +10,14 @@ ProducerManager.java, ClientHousekeepingService.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 import trio
 
 from triomq.broker.services.subscription_check import Wants, mismatch_text, wants_of
 from triomq.broker.services.table_limits import broker_limits
+from triomq.remoting.access.users import AccessUser
 from triomq.remoting.protocol.bodies.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.protocol.names import TOOLS_GROUP
@@ -40,7 +41,7 @@ class Member(Generic[C]):
     """Its subscriptions; None if not known (a producer, or a heartbeat of the second form without
     subscriptions).
     """
-    user: Any = None
+    user: AccessUser | None = None
     """The user that signed its heartbeat; None where signatures are not checked."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -324,7 +324,7 @@ class ConsumerOffsets(PersistedTable):
         return b"".join(self.steps())
 
     def steps(self) -> Iterator[bytes]:
-        content: dict[str, Any] = {"dataVersion": write_plain(self.version.current)}
+        content: dict[str, object] = {"dataVersion": write_plain(self.version.current)}
         if self.light:
             content["lmqOffsetTable"] = {
                 f"{topic}@{group}": queues[0]

@@ -9,7 +9,7 @@ import abc
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -48,7 +48,7 @@ def load_table(path: Path, decode: Callable[[bytes], T]) -> T | None:
         ) from None
 
 
-def encode_pretty(table: Mapping[str, Any], *, depth: int = 2) -> bytes:
+def encode_pretty(table: Mapping[str, object], *, depth: int = 2) -> bytes:
     """Encode as Java does, indented by tabs, but from ``depth`` on with one entry per line.
 
     Integer keys become strings: valid JSON, and Java's reader takes them.
@@ -56,7 +56,7 @@ def encode_pretty(table: Mapping[str, Any], *, depth: int = 2) -> bytes:
     return b"".join(pretty_steps(table, depth=depth))
 
 
-def pretty_steps(table: Mapping[str, Any], *, depth: int = 2) -> Iterator[bytes]:
+def pretty_steps(table: Mapping[str, object], *, depth: int = 2) -> Iterator[bytes]:
     """Yield the same in parts: a table of a million rows must not stall the loop.
 
     A member may be a function that returns pairs of keys and values: a table that is made while it
@@ -70,7 +70,7 @@ def pretty_steps(table: Mapping[str, Any], *, depth: int = 2) -> Iterator[bytes]
     yield b"".join(lines) + b"\n"
 
 
-def _write(out: list[bytes], value: Any, depth: int, indent: bytes) -> Iterator[None]:
+def _write(out: list[bytes], value: object, depth: int, indent: bytes) -> Iterator[None]:
     pairs = value() if callable(value) else value.items() if isinstance(value, Mapping) else None
     if depth == 0 or pairs is None or value == {}:
         out.append(msgspec.json.encode(value))

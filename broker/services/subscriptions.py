@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -148,14 +147,14 @@ class SubscriptionGroups(PersistedTable):
         return b"".join(self.steps())
 
     def steps(self) -> Iterator[bytes]:
-        content: dict[str, Any] = {
+        content: dict[str, object] = {
             "dataVersion": write_plain(self.version.current),
             "forbiddenTable": dict(self.forbidden),
             "subscriptionGroupTable": self._rows,
         }
         return pretty_steps(content)
 
-    def _rows(self) -> Iterator[tuple[str, Any]]:
+    def _rows(self) -> Iterator[tuple[str, object]]:
         for name in sorted(self.configs):
             config = self.configs.get(name)
             if config is not None:  # it may have been deleted since

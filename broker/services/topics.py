@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import attrs
 
@@ -296,7 +295,7 @@ class Topics(PersistedTable):
         version = write_plain(self.version.current)
         return pretty_steps({"dataVersion": version, "topicConfigTable": self._rows})
 
-    def _rows(self) -> Iterator[tuple[str, Any]]:
+    def _rows(self) -> Iterator[tuple[str, object]]:
         for name in sorted(self.configs):
             config = self.configs.get(name)
             if config is not None:  # it may have been deleted since

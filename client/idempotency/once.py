@@ -77,7 +77,7 @@ class OnceHandler(GuardedHandler):
         if held is None:
             guard.duplicates += 1
             return
-        arguments: Any = message
+        arguments: object = message
         if guard.transaction:
             arguments = message, OnceTransaction(held.connection, self._working)
         try:
@@ -91,12 +91,15 @@ class OnceHandler(GuardedHandler):
         await self._uncancelled(guard.settle, message, held)  # the effect has happened
 
     async def _uncancelled(
-        self, step: Callable[[MessageView, Held[Any]], None], message: MessageView, held: Held[Any]
+        self,
+        step: Callable[[MessageView, Held[object]], None],
+        message: MessageView,
+        held: Held[object],
     ) -> None:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(step, message, held, limiter=self._working)
 
-    async def _claim(self, message: ReceivedMessage) -> tuple[Held[Any] | None, float]:
+    async def _claim(self, message: ReceivedMessage) -> tuple[Held[object] | None, float]:
         """Return the key, and when its lease ends; None for a message that is done."""
         guard = self._guard
         scope, key = guard.identify(message)

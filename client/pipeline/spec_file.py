@@ -11,7 +11,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -39,7 +39,7 @@ SECTIONS = (
     "run",
 )
 REQUIRED = ("pipeline", "source", "decode", "sink", "run")
-LISTS: dict[str, type[Any]] = {"rules": Rule, "joins": JoinSpec, "windows": WindowSpec}
+LISTS: dict[str, type[object]] = {"rules": Rule, "joins": JoinSpec, "windows": WindowSpec}
 Section = TypeVar("Section")
 LIST_MAX = 1_000
 """entries of ``[[rules]]``, ``[[joins]]`` and ``[[windows]]``"""
@@ -64,7 +64,7 @@ def read_spec(path: str | Path) -> Spec:
         raise SpecError(str(path), mistake.key, mistake.cause, mistake.fix) from None
 
 
-def read_tree(file: Path) -> Mapping[str, Any]:
+def read_tree(file: Path) -> Mapping[str, object]:
     """Return the tables of a TOML or YAML file. Raises: Mistake."""
     try:
         if file.stat().st_size > FILE_BYTES_MAX:
@@ -81,14 +81,14 @@ def read_tree(file: Path) -> Mapping[str, Any]:
     return tree
 
 
-def toml_tree(text: str) -> Any:
+def toml_tree(text: str) -> object:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise Mistake("", f"it is not TOML: {error}", "correct that line") from None
 
 
-def yaml_tree(text: str) -> Any:
+def yaml_tree(text: str) -> object:
     try:
         import yaml  # not for TOML: start-up time, and an optional extra
     except ImportError:
@@ -166,7 +166,7 @@ def check_source(source: SourceSpec) -> None:
             raise wrong("source.start", source.start, str(error)) from None
 
 
-def table_spec(value: Any, key: str, folder: Path, source: SourceSpec) -> TableSpec:
+def table_spec(value: object, key: str, folder: Path, source: SourceSpec) -> TableSpec:
     """Return a table; a topic takes name servers and access from the source. Raises: Mistake."""
     given = dict(table_at(value, key))
     if "topic" in given:
@@ -188,7 +188,7 @@ def table_spec(value: Any, key: str, folder: Path, source: SourceSpec) -> TableS
     return attrs.evolve(table, name_server=table.name_server or source.name_server)
 
 
-def window_spec(value: Any, key: str, folder: Path, source: SourceSpec) -> WindowSpec:
+def window_spec(value: object, key: str, folder: Path, source: SourceSpec) -> WindowSpec:
     """Return a window; the keys of its table stand beside its own. Raises: Mistake."""
     given = table_at(value, key)
     own = [name for name in keys_of(WindowSpec) if name != "table"]
@@ -248,7 +248,7 @@ def keys_of(kind: type[Any]) -> dict[str, Any]:
     return {field.name: field for field in attrs.fields(kind)}
 
 
-def types_of(kind: type[Any]) -> dict[str, Any]:
+def types_of(kind: type[object]) -> dict[str, object]:
     """Return the types of a section's keys."""
     return typing.get_type_hints(kind)
 
@@ -281,7 +281,7 @@ def read_value(kind: Any, value: Any, key: str) -> Any:
     return value
 
 
-def start_of(value: Any, key: str) -> str | datetime | dict[str, Any]:
+def start_of(value: object, key: str) -> str | datetime | dict[str, object]:
     """Return ``source.start``. Raises: Mistake."""
     if isinstance(value, str | datetime):
         return value
@@ -290,14 +290,14 @@ def start_of(value: Any, key: str) -> str | datetime | dict[str, Any]:
     raise wrong(key, value, "earliest, latest, group, a time with zone, or a table of offsets")
 
 
-def offsets(value: Any) -> Any:
+def offsets(value: object) -> object:
     """Return offsets with names as texts: YAML has numbers as keys."""
     if isinstance(value, Mapping):
         return {str(name): offsets(each) for name, each in value.items()}
     return value
 
 
-def scalar_text(value: Any, key: str) -> str:
+def scalar_text(value: object, key: str) -> str:
     """Return a text, number or truth as options are written. Raises: Mistake."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -306,14 +306,14 @@ def scalar_text(value: Any, key: str) -> str:
     raise wrong(key, value, "a text, a number, true or false")
 
 
-def table_at(value: Any, key: str) -> Mapping[str, Any]:
+def table_at(value: object, key: str) -> Mapping[str, object]:
     """Return a table, its keys as texts. Raises: Mistake."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str | int) for name in value):
         raise wrong(key, value, "a table of keys and values")
     return {str(name): each for name, each in value.items()}  # YAML has numbers as keys
 
 
-def check_keys(given: Mapping[str, Any], known: typing.Iterable[str], key: str, what: str) -> None:
+def check_keys(given: Mapping[str, object], known: Iterable[str], key: str, what: str) -> None:
     """Check that all keys are known. Raises: Mistake with the nearest name."""
     names = list(known)
     for name in given:
@@ -324,12 +324,12 @@ def check_keys(given: Mapping[str, Any], known: typing.Iterable[str], key: str, 
             raise Mistake(place, f"there is no such {what}", fix)
 
 
-def wrong(key: str, value: Any, expected: str) -> Mistake:
+def wrong(key: str, value: object, expected: str) -> Mistake:
     """Return the mistake of a value that its key cannot have."""
     return Mistake(key, f"{shown(value)} is not valid here", f"expected {expected}")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value for a message, cut if it is long."""
     if isinstance(value, date):
         return value.isoformat()

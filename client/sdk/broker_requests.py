@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import Any
 
 import attrs
 import trio
@@ -237,7 +236,7 @@ class BrokerRequests:
         message = ReceivedMessage(records[0], owner)
         began, remark = trio.current_time(), None
         try:
-            handler: Any
+            handler: object
             handler, batches = self._offered[-1]
             require_nothing(handler, await handler([message] if batches else message))
             result = owner.result or CR_SUCCESS

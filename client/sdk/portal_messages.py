@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import attrs
 import trio
@@ -28,7 +28,7 @@ class PortalMessage(MessageView, Generic[AnyMessage]):
 
     __slots__ = ("_message", "_portal")
 
-    def __init__(self, message: AnyMessage, portal: Portal[Any]) -> None:
+    def __init__(self, message: AnyMessage, portal: Portal[object]) -> None:
         self._message = message
         self._portal = portal
 

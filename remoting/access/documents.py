@@ -95,7 +95,7 @@ def _source(text: str) -> Network:
         ) from None
 
 
-def user_document(user: AccessUser) -> dict[str, Any]:
+def user_document(user: AccessUser) -> dict[str, object]:
     """Return a user as the file has it."""
     return {
         "password": user.password,
@@ -106,7 +106,7 @@ def user_document(user: AccessUser) -> dict[str, Any]:
     }
 
 
-def user_of_document(document: Mapping[str, Any]) -> AccessUser:
+def user_of_document(document: Mapping[str, object]) -> AccessUser:
     """Return the user of a file. Raises: ValueError."""
     name, password = document.get("username"), document.get("password")
     if not isinstance(name, str) or not isinstance(password, str) or not name or not password:
@@ -119,7 +119,7 @@ def user_of_document(document: Mapping[str, Any]) -> AccessUser:
     )
 
 
-def rules_document(name: str, rules: AccessRules) -> dict[str, Any]:
+def rules_document(name: str, rules: AccessRules) -> dict[str, object]:
     """Return the rules of a user as the file has them."""
     return {
         "policies": [
@@ -131,8 +131,8 @@ def rules_document(name: str, rules: AccessRules) -> dict[str, Any]:
     }
 
 
-def _entry_document(rule: AccessRule) -> dict[str, Any]:
-    resource: dict[str, Any] = {
+def _entry_document(rule: AccessRule) -> dict[str, object]:
+    resource: dict[str, object] = {
         "resourcePattern": rule.resources.pattern.value,
         "resourceType": rule.resources.type.value,
     }
@@ -179,7 +179,7 @@ def _rules_of_entries(entries: Iterable[Mapping[str, Any]]) -> Iterable[AccessRu
         )
 
 
-def _number(document: Mapping[str, Any], member: str, allowed: tuple[int, int]) -> int:
+def _number(document: Mapping[str, object], member: str, allowed: tuple[int, int]) -> int:
     value = document.get(member)
     if value not in allowed:
         raise ValueError(f"{member} is {value!r}, not {allowed[0]} or {allowed[1]}")

@@ -30,7 +30,9 @@ from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.names import SYSTEM_TOPIC_PREFIX, reply_topic
 
 Needs: TypeAlias = Iterable[Need]
-FromHeader: TypeAlias = Callable[[Any, str], Needs]
+Header: TypeAlias = Any
+"""The header of the request code in whose row a function stands: a class for each, or its twin."""
+FromHeader: TypeAlias = Callable[[Header, str], Needs]
 """Takes the header object, None without one, and the name of the cluster."""
 FromBody: TypeAlias = Callable[[Any], Needs]
 
@@ -38,7 +40,7 @@ PUB, SUB, GET = Action.PUB, Action.SUB, Action.GET
 CREATE, UPDATE, DELETE = Action.CREATE, Action.UPDATE, Action.DELETE
 
 
-def nothing(_header: Any, _cluster: str) -> Needs:
+def nothing(_header: Header, _cluster: str) -> Needs:
     """A valid signature is enough."""
     return ()
 
@@ -84,11 +86,11 @@ def _named_topic(topic: str | None, *actions: Action) -> Needs:
     return () if topic is None else (topic_need(topic, *actions),)
 
 
-def _unregister(header: Any, _: str) -> Needs:
+def _unregister(header: Header, _: str) -> Needs:
     return () if header.consumer_group is None else (group_need(header.consumer_group, SUB),)
 
 
-def _group_lag(header: Any, _: str) -> Needs:
+def _group_lag(header: Header, _: str) -> Needs:
     yield group_need(header.consumer_group, GET)
     if header.topic_list:
         yield from (topic_need(each, GET) for each in header.topic_list.split(";") if each)
@@ -96,23 +98,23 @@ def _group_lag(header: Any, _: str) -> Needs:
         yield topic_need(header.topic, GET)
 
 
-def _topic_then_admin_group(header: Any, _: str) -> Needs:
+def _topic_then_admin_group(header: Header, _: str) -> Needs:
     return topic_need(header.topic, GET), group_need(header.group, GET)
 
 
-def _queue_entries(header: Any, _: str) -> Needs:
+def _queue_entries(header: Header, _: str) -> Needs:
     yield topic_need(header.topic, GET)
     if header.consumer_group:
         yield group_need(header.consumer_group, GET)
 
 
-def _correction(header: Any, _: str) -> Needs:
+def _correction(header: Header, _: str) -> Needs:
     yield from (group_need(each, GET) for each in (header.filter_groups or "").split(",") if each)
     yield group_need(header.compare_group, GET)
     yield topic_need(header.topic, GET)
 
 
-def _send(header: Any, cluster: str) -> Needs:
+def _send(header: Header, cluster: str) -> Needs:
     topic = header.topic
     if topic.startswith(SYSTEM_TOPIC_PREFIX):
         # What the broker keeps there moves messages of other topics.
@@ -125,14 +127,14 @@ def _sends_to(topic: str) -> Needs:
     return (topic_need(topic, PUB),)
 
 
-def _reply(header: Any, cluster: str) -> Needs:
+def _reply(header: Header, cluster: str) -> Needs:
     """Need nothing for the topic of replies, in any namespace."""
     if header.topic.rpartition("%")[2] == reply_topic(cluster):
         return ()
     return _send(header, cluster)
 
 
-def _clone(header: Any, _: str) -> Needs:
+def _clone(header: Header, _: str) -> Needs:
     yield group_need(header.target_group, UPDATE)
     yield from _named_topic(header.topic, UPDATE)
 

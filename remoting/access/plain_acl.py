@@ -25,7 +25,6 @@ Source: acl/…/plain/PlainPermissionManager.java, common/Permission.java (5.2.0
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import attrs
 
@@ -60,11 +59,11 @@ class PlainAccount:
     default_group: frozenset[Action] = frozenset()
     topics: Mapping[str, frozenset[Action]] = attrs.field(factory=dict)
     groups: Mapping[str, frozenset[Action]] = attrs.field(factory=dict)
-    document: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    document: Mapping[str, object] = attrs.field(factory=dict, repr=False)
     """The entry as requests show it."""
 
     @classmethod
-    def read(cls, document: Mapping[str, Any]) -> PlainAccount:
+    def read(cls, document: Mapping[str, object]) -> PlainAccount:
         """Read an entry of ``accounts``, all scalars as text. Raises: ValueError."""
         key, secret = _text(document, "accessKey"), _text(document, "secretKey")
         if len(key) <= LONGER_THAN or len(secret) <= LONGER_THAN:
@@ -179,7 +178,7 @@ def _allowing(pattern: ResourcePattern, allowed: frozenset[Action]) -> AccessRul
     return AccessRule(pattern, tuple(actions), allow=True) if actions else None
 
 
-def _entries(document: Mapping[str, Any], key: str) -> Iterator[tuple[str, frozenset[Action]]]:
+def _entries(document: Mapping[str, object], key: str) -> Iterator[tuple[str, frozenset[Action]]]:
     for each in _list(document, key):
         text = _word(each)
         name, equals, permission = text.partition("=")
@@ -198,14 +197,14 @@ def _permission(text: str) -> frozenset[Action]:
     return found
 
 
-def _list(document: Mapping[str, Any], key: str) -> Sequence[object]:
+def _list(document: Mapping[str, object], key: str) -> Sequence[object]:
     found = document.get(key) or ()
     if isinstance(found, str) or not isinstance(found, Sequence):
         raise ValueError(f"{key} is not a list")
     return found
 
 
-def _text(document: Mapping[str, Any], key: str) -> str:
+def _text(document: Mapping[str, object], key: str) -> str:
     found = document.get(key)
     return "" if found is None else _word(found).strip()
 

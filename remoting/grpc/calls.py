@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 import trio
@@ -107,7 +107,7 @@ class BatchedCall:
     owner: CallOwner
     began_at: float
     message: bytes | None = None
-    request: Any = None
+    request: object = None
     whole: bool = False
     """whether the request is here, and nothing can follow it"""
     answered: bool = False
@@ -116,7 +116,7 @@ class BatchedCall:
     _late_at: float = math.inf
     _on_late: Callable[[], None] | None = None
 
-    def answer(self, answer: Any) -> None:
+    def answer(self, answer: object) -> None:
         """Send the answer, an object of the method's class."""
         if self.over:
             return

@@ -18,6 +18,7 @@ from triomq.remoting.access.resources import Action, Need, group_need, topic_nee
 from triomq.remoting.audit.decision_notes import NO_CODE, Asked, DecisionNotes
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
+from triomq.remoting.grpc.apache_rocketmq import service_pb2 as service
 from triomq.remoting.grpc.methods import CallContext
 from triomq.remoting.messaging.call_credentials import call_credentials
 from triomq.remoting.messaging.checks import group_name, topic_name
@@ -36,16 +37,20 @@ def _group(resource: pb.Resource) -> Need:
     return group_need(group_name(resource), SUB)
 
 
-def _member(request: Any) -> Iterable[Need]:
+def _member(
+    request: service.QueryAssignmentRequest | service.ReceiveMessageRequest,
+) -> Iterable[Need]:
     return _group(request.group), _topic(request.topic, SUB)
 
 
-def _of_group(request: Any) -> Iterable[Need]:
+def _of_group(
+    request: service.HeartbeatRequest | service.NotifyClientTerminationRequest,
+) -> Iterable[Need]:
     """A producer names no group: its signature is enough."""
     return [_group(request.group)] if request.group.name else []
 
 
-def _settings(command: Any) -> Iterable[Need]:
+def _settings(command: service.TelemetryCommand) -> Iterable[Need]:
     if command.WhichOneof("command") != "settings":
         return
     settings = command.settings
@@ -81,7 +86,7 @@ class CallAccess:
 
     notes: DecisionNotes
     clock: Callable[[], float] = lambda: time.time()
-    spend: Callable[[str, str, Any, CallContext], None] | None = None
+    spend: Callable[[str, str, object, CallContext], None] | None = None
     """Takes what an allowed call uses from the quota of its user: called with user, method, request
     and call. Raises: Rejected.
     """

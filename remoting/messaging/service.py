@@ -256,7 +256,7 @@ class GrpcMessaging:
     async def _retry_delay(self, group: str, reconsume_times: int) -> int:
         return retry_delay_ms(await self.cluster.group(group), reconsume_times)
 
-    def _spawn(self, run: Callable[..., Awaitable[None]], *arguments: Any, name: str) -> None:
+    def _spawn(self, run: Callable[..., Awaitable[None]], *arguments: object, name: str) -> None:
         if self._nursery is None:
             raise Refused(Code.INTERNAL_SERVER_ERROR, "the server stops; use another one")
         self._nursery.start_soon(run, *arguments, name=name)
@@ -298,7 +298,7 @@ def _answered(
     request: Any = getattr(pb, f"{name}Request")
     response: Any = getattr(pb, f"{name}Response")
 
-    async def handle(asked: Any, call: CallContext) -> Any:
+    async def handle(asked: object, call: CallContext) -> Any:
         try:
             if access is not None:
                 access.require(name, asked, call)

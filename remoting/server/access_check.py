@@ -7,7 +7,6 @@ Where the body says what is needed, the handler that decodes the body asks ``req
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import attrs
 
@@ -110,7 +109,7 @@ class AccessCheck:
         need = topic_need(topic, Action.PUB)
         return self.control.decide(user, need, connection.peer[0]).allowed
 
-    def require_for_body(self, request: Request, body: Any) -> None:
+    def require_for_body(self, request: Request, body: object) -> None:
         """Refuse a request that needs more for its body than its user may. Raises: Rejected."""
         needs = self.body_needs.get(int(request.code))
         if needs is None or request.connection.local:

@@ -7,6 +7,7 @@ import attrs
 import msgspec
 import trio
 
+from triomq.remoting.access.users import AccessUser
 from triomq.remoting.protocol.codes import SerializeType
 from triomq.remoting.protocol.request_decoder import decode_ext
 from triomq.remoting.server.connection import Connection
@@ -56,7 +57,7 @@ class Request(msgspec.Struct, eq=False, gc=False, dict=False):
     # The server sets the destination; a handler's unit test need not.
     destination: "Destination" = cast("Destination", None)
     waits_until: float = 0.0
-    user: Any = None
+    user: AccessUser | None = None
     answered: Callable[[Response], None] | None = None
 
     def wait_seconds(self, limit: float) -> float:

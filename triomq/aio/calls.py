@@ -156,7 +156,7 @@ async def call_in_loop(
 class HandlerCall(Generic[R]):
     """A call of the application's async function in the asyncio loop, from a task in Trio."""
 
-    def __init__(self, portal: AsyncioPortal[Any], coroutine: Coroutine[Any, Any, R]) -> None:
+    def __init__(self, portal: AsyncioPortal[Any], coroutine: Coroutine[object, None, R]) -> None:
         self._portal, self._coroutine = portal, coroutine
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[R] | None = None

@@ -98,7 +98,7 @@ class OnceHandler(GuardedHandler):
         if held is None:
             guard.duplicates += 1
             return
-        arguments: Any = message
+        arguments: object = message
         if guard.transaction:
             arguments = message, OnceTransaction(held.connection, self._working)
         limit = asyncio.timeout_at(deadline)

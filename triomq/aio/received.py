@@ -18,8 +18,8 @@ class AsyncioMessage(PortalMessage[AnyMessage]):
     __slots__ = ()
 
     _portal: AsyncioPortal[Any]
-    ack: Callable[[], Awaitable[Any]]
-    retry: Callable[[], Awaitable[Any]]
+    ack: Callable[[], Awaitable[object]]
+    retry: Callable[[], Awaitable[object]]
 
     async def reply(
         self,

@@ -73,7 +73,7 @@ class ProducerBase(AsyncioLifetime[client.Producer]):
 
         async def work() -> object:
             if is_async(local):
-                outcome: Any = local(message, argument)
+                outcome: object = local(message, argument)
             else:
                 outcome = await asyncio.to_thread(local, message, argument)
             return await outcome if inspect.isawaitable(outcome) else outcome

@@ -55,7 +55,7 @@ class OnceHandler(GuardedHandler):
             guard.duplicates += 1
             return
         try:
-            arguments: tuple[Any, ...] = (message,)
+            arguments: tuple[object, ...] = (message,)
             if guard.transaction:
                 arguments = message, OnceTransaction(held.connection)
             require_nothing(self, self._handler(*arguments))
@@ -64,7 +64,7 @@ class OnceHandler(GuardedHandler):
             raise
         guard.settle(message, held)
 
-    def _claim(self, message: ReceivedMessage) -> Held[Any] | None:
+    def _claim(self, message: ReceivedMessage) -> Held[object] | None:
         """Return the key; None for a message that is done."""
         guard = self._guard
         scope, key = guard.identify(message)

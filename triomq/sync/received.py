@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, SupportsIndex
+from typing import Self, SupportsIndex
 
 from triomq import client
 from triomq.client.core.portal import in_loop
@@ -16,8 +16,8 @@ class BlockingMessage(PortalMessage[AnyMessage]):
 
     __slots__ = ()
 
-    ack: Callable[[], Any]
-    retry: Callable[[], Any]
+    ack: Callable[[], object]
+    retry: Callable[[], object]
 
     def reply(
         self,

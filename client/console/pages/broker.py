@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from starlette.responses import Response
 
@@ -47,7 +46,7 @@ def place_of(row: BrokerRow) -> BrokerAddress:
     return BrokerAddress(row.cluster, row.name, row.id, row.address)
 
 
-async def maintenance(admin: Admin, broker: BrokerAddress) -> dict[str, Any]:
+async def maintenance(admin: Admin, broker: BrokerAddress) -> dict[str, object]:
     """Return since when a broker is closed to producers, and what keeps it from being stopped."""
     drained = await stored_drain(admin, broker.name)
     return {

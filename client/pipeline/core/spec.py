@@ -29,12 +29,15 @@ ACCESS_OPTIONS = ("useTls", "tlsCaFile", "tlsConfigFile", "accessKey", "secretKe
 Format = Literal["bytes", "string", "json", "avro", "protobuf"]
 TableKind = Literal["parquet", "delta", "iceberg", "topic"]
 
+Validator = Callable[[object, object, Any], None]
+"""a validator of attrs; the type of its value is that of its field"""
+
 
 def spec_key(
     meaning: str,
-    default: Any = attrs.NOTHING,
+    default: object = attrs.NOTHING,
     *,
-    valid: Callable[[Any, Any, Any], None] | None = None,
+    valid: Validator | None = None,
     **more: bool,
 ) -> Any:
     """Return the field of a key. ``meaning``: as the documentation shows it. ``more``: marks.
@@ -44,10 +47,10 @@ def spec_key(
     return attrs.field(default=default, validator=valid, metadata={"meaning": meaning, **more})
 
 
-def _valid(test: Callable[[Any], bool], expected: str) -> Callable[[Any, Any, Any], None]:
+def _valid(test: Callable[[Any], bool], expected: str) -> Validator:
     """Return a validator; its error says what is expected."""
 
-    def validate(_: object, __: object, value: Any) -> None:
+    def validate(_: object, __: object, value: object) -> None:
         if value is not None and not test(value):
             raise ValueError(expected)
 

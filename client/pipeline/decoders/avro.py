@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import attrs
 import fastavro
@@ -36,7 +35,12 @@ from pyspark.sql.types import (
 from triomq.client.pipeline.core.errors import SchemaError
 from triomq.client.pipeline.core.schema_file import check_names, file_bytes
 from triomq.client.pipeline.decoders.arrow_bodies import BadBody, BodyDecoder
-from triomq.client.pipeline.decoders.avro_resolution import has_empty_items, is_empty, other_unit
+from triomq.client.pipeline.decoders.avro_resolution import (
+    AvroSchema,
+    has_empty_items,
+    is_empty,
+    other_unit,
+)
 from triomq.client.pipeline.decoders.framing import unframe
 from triomq.client.pipeline.decoders.writer_schemas import WriterSchemas
 
@@ -89,7 +93,7 @@ def open_avro(path: str, writers: WriterSchemas | None = None) -> BodyDecoder:
     return BodyDecoder(kind, AvroReader(text, writers))
 
 
-def known_logical(avro: Any) -> Any:
+def known_logical(avro: AvroSchema) -> AvroSchema:
     """Return a schema without the logical types that no column has: their plain values stay."""
     if isinstance(avro, list):
         return [known_logical(each) for each in avro]
@@ -116,9 +120,9 @@ class Unsupported(Exception):
 class AvroTypes:
     """Turns types of Avro into Spark's."""
 
-    named: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    named: dict[str, dict[str, AvroSchema]] = attrs.field(factory=dict)
 
-    def of(self, avro: Any, depth: int) -> DataType:
+    def of(self, avro: AvroSchema, depth: int) -> DataType:
         """Return Spark's type. Raises: Unsupported."""
         if depth > DEPTH_MAX:
             raise Unsupported("a type contains itself, which a table cannot", "flatten it")
@@ -153,17 +157,17 @@ class AvroTypes:
         logical = LOGICAL.get((kind, avro.get("logicalType", "")))
         return logical if logical is not None else self.of(kind, depth + 1)
 
-    def fields(self, avro: Mapping[str, Any], depth: int) -> Iterator[StructField]:
+    def fields(self, avro: Mapping[str, AvroSchema], depth: int) -> Iterator[StructField]:
         for field in avro["fields"]:
             kind = field["type"]
             yield StructField(field["name"], self.of(kind, depth + 1), may_be_null(kind))
 
 
-def may_be_null(avro: Any) -> bool:
+def may_be_null(avro: AvroSchema) -> bool:
     return isinstance(avro, list) and "null" in avro
 
 
-def one_of(union: list[Any]) -> Any:
+def one_of(union: list[AvroSchema]) -> AvroSchema:
     """Return the type of a union besides null. Raises: Unsupported."""
     types = [each for each in union if each != "null"]
     if len(types) == 1:
@@ -193,8 +197,8 @@ class AvroReader:
     avro: str
     """the schema of the columns, as JSON"""
     writers: WriterSchemas | None
-    _columns: Any = attrs.field(default=None, init=False)
-    _known: dict[int, Any] = attrs.field(factory=dict, init=False)
+    _columns: AvroSchema = attrs.field(default=None, init=False)
+    _known: dict[int, AvroSchema] = attrs.field(factory=dict, init=False)
     """parsed schemas of writers, or the reason (a text) why one cannot be used"""
 
     def __getstate__(self) -> tuple[str, WriterSchemas | None]:
@@ -206,7 +210,7 @@ class AvroReader:
         self._columns = None
         self._known = {}
 
-    def read(self, body: bytes) -> Mapping[str, Any]:
+    def read(self, body: bytes) -> Mapping[str, AvroSchema]:
         """Return the fields of a body. Raises: BadBody, RegistryError."""
         if self._columns is None:
             self._columns = fastavro.parse_schema(json.loads(self.avro))
@@ -221,9 +225,9 @@ class AvroReader:
             raise BadBody(writer)
         return read_record(framed.content, writer, self._columns)
 
-    def usable(self, texts: Mapping[str, bytes], schema_id: int) -> Any:
+    def usable(self, texts: Mapping[str, bytes], schema_id: int) -> AvroSchema:
         """Return a parsed schema, or why bodies of it have no columns."""
-        named: dict[str, Any] = {}
+        named: dict[str, AvroSchema] = {}
         try:
             for text in dict.fromkeys(texts.values()):
                 tree = known_logical(json.loads(text))
@@ -236,7 +240,7 @@ class AvroReader:
         return f"schema {schema_id} has another unit in {other}" if other else writer
 
 
-def read_record(content: bytes, writer: Any, columns: Any) -> Mapping[str, Any]:
+def read_record(content: bytes, writer: AvroSchema, columns: AvroSchema) -> Mapping[str, object]:
     """Return the record of a body, resolved to the schema of the columns. Raises: BadBody."""
     source = io.BytesIO(content)
     try:

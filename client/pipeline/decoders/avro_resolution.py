@@ -8,7 +8,13 @@ array have no bytes, a body of five bytes can claim billions of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
+
+AvroSchema: TypeAlias = Any
+"""A schema, or a part of one, as fastavro parses it: a name, a union's list, or a mapping.
+
+One of its members has every kind of value, and fastavro declares none.
+"""
 
 UNITS = {
     "timestamp-millis": "time",
@@ -21,7 +27,7 @@ NUMBERS = ("int", "long", "float", "double")
 TEXTS = ("bytes", "string", "fixed")
 
 
-def is_empty(avro: Any, named: Mapping[str, Any]) -> bool:
+def is_empty(avro: object, named: Mapping[str, object]) -> bool:
     """Return whether values of a type may have no bytes at all."""
     if isinstance(avro, str):
         return avro == "null" or (avro in named and is_empty(named[avro], named))
@@ -37,7 +43,7 @@ def is_empty(avro: Any, named: Mapping[str, Any]) -> bool:
     return False
 
 
-def has_empty_items(avro: Any, named: Mapping[str, Any]) -> bool:
+def has_empty_items(avro: object, named: Mapping[str, object]) -> bool:
     """Return whether a schema, with the types that it names, has an array of nothing."""
     inner = [avro, *named.values()]
     while inner:
@@ -54,12 +60,12 @@ def has_empty_items(avro: Any, named: Mapping[str, Any]) -> bool:
     return False
 
 
-def other_unit(writer: Any, reader: Any, named: Mapping[str, Any]) -> str | None:
+def other_unit(writer: object, reader: object, named: Mapping[str, object]) -> str | None:
     """Return the first field whose values mean another unit at the writer; None if none does.
 
     ``named``: the types of the writer. Both schemas are parsed by fastavro.
     """
-    ours: dict[str, Any] = {}
+    ours: dict[str, object] = {}
     gather(reader, ours)
     pairs = [("", writer, reader)]
     seen: set[tuple[int, int]] = set()
@@ -77,7 +83,7 @@ def other_unit(writer: Any, reader: Any, named: Mapping[str, Any]) -> str | None
     return None
 
 
-def gather(avro: Any, named: dict[str, Any]) -> None:
+def gather(avro: object, named: dict[str, object]) -> None:
     """Collect the named types of a schema."""
     for each in avro if isinstance(avro, list) else [avro]:
         if isinstance(each, dict):
@@ -91,7 +97,7 @@ def gather(avro: Any, named: dict[str, Any]) -> None:
                 gather(each["type"], named)
 
 
-def branches(avro: Any, named: Mapping[str, Any]) -> Iterator[Any]:
+def branches(avro: AvroSchema, named: Mapping[str, AvroSchema]) -> Iterator[AvroSchema]:
     """Yield the types of a union, or the type, with the definition in place of a name."""
     for each in avro if isinstance(avro, list) else [avro]:
         if isinstance(each, str):
@@ -102,23 +108,25 @@ def branches(avro: Any, named: Mapping[str, Any]) -> Iterator[Any]:
             yield each
 
 
-def kind(avro: Any) -> str:
+def kind(avro: object) -> str:
     return str(avro["type"]) if isinstance(avro, dict) else str(avro)
 
 
-def resolvable(writer: Any, reader: Any) -> bool:
+def resolvable(writer: object, reader: object) -> bool:
     """Return whether Avro's rules may turn one type into the other."""
     one, two = kind(writer), kind(reader)
     return one == two or any(one in each and two in each for each in (NUMBERS, TEXTS))
 
 
-def unit(avro: Any) -> tuple[str, int]:
+def unit(avro: AvroSchema) -> tuple[str, int]:
     """Return what a plain value stands for; a decimal by its scale."""
     logical = avro.get("logicalType", "") if isinstance(avro, dict) else ""
     return UNITS.get(logical, logical), avro.get("scale", 0) if logical == "decimal" else 0
 
 
-def inner_pairs(path: str, writer: Any, reader: Any) -> Iterator[tuple[str, Any, Any]]:
+def inner_pairs(
+    path: str, writer: AvroSchema, reader: AvroSchema
+) -> Iterator[tuple[str, AvroSchema, AvroSchema]]:
     """Yield the inner types that belong together: fields by name or alias."""
     for key, mark in (("items", "[]"), ("values", "{}")):
         if isinstance(writer, dict) and key in writer and key in reader:

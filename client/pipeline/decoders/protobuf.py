@@ -167,7 +167,7 @@ class ProtobufReader:
         self._new = None
         self._known = {}
 
-    def read(self, body: bytes) -> Mapping[str, Any]:
+    def read(self, body: bytes) -> Mapping[str, object]:
         """Return the fields of a body. Raises: BadBody, RegistryError."""
         if self._new is None:
             self._new = message_factory.GetMessageClass(find_message(self.descriptors, self.name))
@@ -250,7 +250,7 @@ def other_field(writer: Descriptor, columns: Descriptor, seen: set[str]) -> str:
     return ""
 
 
-def values_of(message: Message) -> Iterator[tuple[str, Any]]:
+def values_of(message: Message) -> Iterator[tuple[str, object]]:
     """Yield the fields of a message; one that is absent is None. Raises: BadBody."""
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)

@@ -102,7 +102,7 @@ class SchemaRegistry:
             yield from self.with_references(reference["name"], inner, seen)
         yield name, answer["schema"].encode()
 
-    def get(self, path: str) -> Mapping[str, Any] | None:
+    def get(self, path: str) -> Mapping[str, object] | None:
         """Return an answer, or None if there is no such thing. Raises: RegistryError.
 
         A registry that fails or is silent is asked three times. It never makes a row bad.

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql import SparkSession
 
 from triomq.client.pipeline.core.errors import SessionError
 from triomq.client.pipeline.tables.files import StoredFile
 
+JavaObject: TypeAlias = Any
+"""An object of the JVM: Py4J finds its members when they are used, and declares none."""
 GLOB_CHARACTERS = re.compile(r"([\\*?\[\]{},])")
 
 
@@ -30,7 +32,7 @@ class HadoopFiles:
                 "this session has no JVM of its own (Spark Connect), and tables of files need it;"
                 " run the pipeline in a classic session: spark-submit, or mqpipeline run"
             )
-        self._jvm: Any = jvm
+        self._jvm: JavaObject = jvm
         self._settings: object = session._jsparkSession.sessionState().newHadoopConf()
 
     def absolute(self, path: str) -> str:
@@ -112,7 +114,7 @@ class HadoopFiles:
         stream.write(bytearray(text.encode()))
         stream.close()
 
-    def _checkpoint_files(self, path: str) -> Any:
+    def _checkpoint_files(self, path: str) -> JavaObject:
         streaming = self._jvm.org.apache.spark.sql.execution.streaming
         manager = streaming.checkpointing.CheckpointFileManager
         if type(manager).__name__ == "JavaPackage":  # not a class: Spark 4.0 has it elsewhere
@@ -122,14 +124,14 @@ class HadoopFiles:
         files.mkdirs(folder)
         return files
 
-    def _path(self, path: str) -> Any:
+    def _path(self, path: str) -> JavaObject:
         return self._jvm.org.apache.hadoop.fs.Path(path)
 
-    def _system(self, path: str) -> Any:
+    def _system(self, path: str) -> JavaObject:
         return self._path(path).getFileSystem(self._settings)
 
 
-def _stored(status: Any) -> StoredFile:
+def _stored(status: JavaObject) -> StoredFile:
     path = status.getPath()
     return StoredFile(
         path=path.toString(),

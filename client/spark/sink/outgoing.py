@@ -131,7 +131,7 @@ class OutgoingRows:
         Raises: RowRefused for a row that cannot be a message, unless ``refuse`` takes it. It names
             the row, never its body. SourceError, Unreachable of ``place``.
         """
-        columns: list[Iterable[Any]] = [
+        columns: list[Iterable[object]] = [
             cells_of(batch, name, self.places.get(name)) for name in CELL_COLUMNS
         ]
         marks: Iterable[object] = repeat(None)
@@ -247,7 +247,7 @@ def key_of(wish: QueueWish, sys_flag: int) -> tuple[QueueWish, int]:
     return wish, sys_flag if wish.is_any else 0
 
 
-def cells_of(batch: pa.RecordBatch, name: str, place: int | None) -> Iterable[Any]:
+def cells_of(batch: pa.RecordBatch, name: str, place: int | None) -> Iterable[object]:
     """Return the cells of a column; None for each row if it is not there."""
     if place is None:
         return repeat(None)
