@@ -1,4 +1,4 @@
-"""Read the fields of a form or an address, within limits."""
+"""Read the fields of a form or an address, within limits, and say what is wrong with them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,56 @@ from urllib.parse import parse_qsl
 import attrs
 from starlette.requests import Request
 
+from triomq.client.console.core.catalogue import DEFAULT_LANGUAGE, texts_of
+
 FORM_BYTES_MAX = 1 << 20
 """a test message and its properties"""
 FIELDS_MAX = 500
 
 
-class FormInvalid(ValueError):
-    """A form that cannot be used, with a text for its user, and the field that it is about.
+LABELS = {
+    "actions": "policies.actions",
+    "address": "groups.address",
+    "begin": "messages.begin",
+    "broker": "brokers.name",
+    "by": "groups.by",
+    "client": "groups.client",
+    "cluster": "brokers.cluster",
+    "end": "messages.end",
+    "from": "policies.sources",
+    "group": "groups.name",
+    "key": "config.key",
+    "name": "form.named",
+    "offset": "groups.offset",
+    "password": "login.password",
+    "perm": "topics.perm",
+    "queue": "topics.queue",
+    "queues": "topics.queues",
+    "read_queues": "topics.read_queues",
+    "resource": "policies.resource",
+    "sources": "policies.sources",
+    "subject": "policies.subject",
+    "tag": "messages.tag",
+    "target": "groups.target",
+    "time": "groups.time",
+    "topic": "topics.name",
+    "type": "topics.type",
+    "value": "config.value",
+    "write_queues": "topics.write_queues",
+}
+"""field → key of the text that names it to users"""
 
-    ``key``: of the text in the user's language, with its values.
+
+class FormInvalid(ValueError):
+    """A form that cannot be used; its string is the English text.
+
+    Attributes:
+        key: of the text that tells the user, with its ``values``.
+        field: that the text is about; empty if it is about the whole form.
     """
 
-    def __init__(self, text: str, field: str = "", key: str = "", **values: object) -> None:
-        super().__init__(text)
+    def __init__(self, key: str, field: str = "", /, **values: object) -> None:
+        super().__init__(texts_of(DEFAULT_LANGUAGE)[key].format(**values))
         self.field, self.key, self.values = field, key, values
 
 
@@ -49,7 +86,7 @@ class FormFields:
         """Return a field that must be filled. Raises: FormInvalid."""
         value = self.text(name)
         if not value:
-            raise FormInvalid(f"the field {name!r} is empty: fill it", name, "form.empty")
+            raise FormInvalid("form.empty", name)
         return value
 
     def moment_ms(self, name: str, default_ms: int | None = None) -> int:
@@ -63,9 +100,7 @@ class FormFields:
         try:
             return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
         except (ValueError, OverflowError, OSError):
-            raise FormInvalid(
-                f"{name} is {text[:40]!r}: give a local time as 2026-01-31T08:00:00", name
-            ) from None
+            raise FormInvalid("form.moment", name) from None
 
     def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """Return a whole number. Raises: FormInvalid."""
@@ -77,8 +112,7 @@ class FormFields:
         except ValueError:
             value = low - 1
         if not low <= value <= high:
-            found = f"{name} is {text[:40]!r}: give a whole number from {low} to {high}"
-            raise FormInvalid(found, name, "form.whole", low=low, high=high)
+            raise FormInvalid("form.whole", name, low=low, high=high)
         return value
 
 
@@ -87,7 +121,7 @@ def fields_of(text: str) -> FormFields:
     try:
         pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError:
-        raise FormInvalid(f"the form has more than {FIELDS_MAX} fields") from None
+        raise FormInvalid("form.fields", most=FIELDS_MAX) from None
     values: dict[str, list[str]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
@@ -99,19 +133,19 @@ async def read_form(request: Request) -> FormFields:
     if request.headers.get("content-type", "").partition(";")[0].strip() != (
         "application/x-www-form-urlencoded"
     ):
-        raise FormInvalid("the request is no form")
+        raise FormInvalid("form.none")
     announced = request.headers.get("content-length", "0")
     if not announced.isdigit() or int(announced) > FORM_BYTES_MAX:
-        raise FormInvalid(f"the form is longer than {FORM_BYTES_MAX} bytes")
+        raise FormInvalid("form.long", most=FORM_BYTES_MAX)
     parts: list[bytes] = []
     size = 0
     async with aclosing(request.stream()) as stream:
         async for part in stream:
             size += len(part)
             if size > FORM_BYTES_MAX:
-                raise FormInvalid(f"the form is longer than {FORM_BYTES_MAX} bytes")
+                raise FormInvalid("form.long", most=FORM_BYTES_MAX)
             parts.append(part)
     try:
         return fields_of(b"".join(parts).decode())
     except UnicodeDecodeError:
-        raise FormInvalid("the form is not UTF-8") from None
+        raise FormInvalid("form.not_utf8") from None

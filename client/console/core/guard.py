@@ -12,10 +12,17 @@ import trio
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from triomq.client.admin.errors import ClusterNotFound, SubjectMissing, UserExists
 from triomq.client.console.core.catalogue import preferred_language
-from triomq.client.console.core.forms import FormFields, FormInvalid, fields_of, read_form
+from triomq.client.console.core.forms import (
+    LABELS,
+    FormFields,
+    FormInvalid,
+    fields_of,
+    read_form,
+)
 from triomq.client.console.core.page_visit import Console, Page, PageVisit
-from triomq.client.core.errors import TrioMQError
+from triomq.client.core.errors import RouteNotFound, TrioMQError
 from triomq.remoting.core.printable import printable
 from triomq.remoting.core.settings import ConfigError
 
@@ -121,16 +128,32 @@ async def _answer(visit: PageVisit, page: Page) -> Response:
                 visit.invalid = error
                 return await page.form(visit)
     except FormInvalid as error:
-        return failed(visit, 400, str(error))
+        label = LABELS.get(error.field)
+        field = "" if label is None else f"{visit.text(label)}{visit.text('form.colon')}"
+        return failed(visit, 400, field + visit.text(error.key, **error.values))
     except TrioMQError as error:  # before OSError: a refused connection is both
-        return failed(visit, 502, str(error))
+        return failed(visit, 502, _explained(visit, error), english=error)
     except (ConfigError, OSError) as error:
         logger.error("%s: %s", page.path, error)
-        return failed(visit, 500, str(error))
+        return failed(visit, 500, english=error)
     except trio.TooSlowError:
         return refused(visit, 504, "error.slow", seconds=int(PAGE_SECONDS))
     except ValueError as error:  # what the SDK says about a name or a number
-        return failed(visit, 400, str(error))
+        return failed(visit, 400, english=error)
+
+
+def _explained(visit: PageVisit, error: TrioMQError) -> str:
+    """Return an error that many forms may meet in the user's language; empty for the others."""
+    match error:
+        case RouteNotFound(offered=False):
+            return visit.text("error.no_topic", topic=error.topic)
+        case SubjectMissing():
+            return visit.text("error.no_user", name=error.what)
+        case UserExists():
+            return visit.text("error.user_exists", name=error.name)
+        case ClusterNotFound():
+            return visit.text("error.no_cluster", name=error.name)
+    return ""
 
 
 def same_origin(request: Request) -> bool:
@@ -146,6 +169,14 @@ def refused(visit: PageVisit, status: int, key: str, **values: object) -> Respon
     return failed(visit, status, visit.text(key, **values))
 
 
-def failed(visit: PageVisit, status: int, reason: str) -> Response:
-    """Return an error page with the text of an error."""
-    return visit.page("error.html", status, reason=printable(reason), status=status)
+def failed(
+    visit: PageVisit, status: int, reason: str = "", *, english: Exception | None = None
+) -> Response:
+    """Return an error page with a text in the user's language, otherwise with the English one."""
+    return visit.page(
+        "error.html",
+        status,
+        reason=printable(reason or str(english)),
+        english=not reason,
+        status=status,
+    )

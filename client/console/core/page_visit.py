@@ -76,9 +76,8 @@ class PageVisit:
 
     @property
     def wrong(self) -> str:
-        """Return what is wrong with the form, in the user's language if there is a text."""
-        error = self.invalid
-        return self.text(error.key, **error.values) if error and error.key else str(error or "")
+        """Return what is wrong with the form, in the user's language."""
+        return "" if self.invalid is None else self.text(self.invalid.key, **self.invalid.values)
 
     @property
     def user(self) -> str:
@@ -92,7 +91,7 @@ class PageVisit:
         """Return the name in the form. Raises: FormInvalid unless the user typed it again."""
         name = self.form.needed("name")
         if self.form.text("confirm") != name:
-            raise FormInvalid(self.text("form.confirm_wrong", name=name))
+            raise FormInvalid("form.confirm_wrong", name=name)
         return name
 
     def kept(self, field: str, default: object) -> object:

@@ -38,7 +38,7 @@ def row_of(visit: PageVisit, fields: FormFields) -> BrokerRow:
     address = fields.needed("address")
     row = visit.console.poller.view.broker(address)
     if row is None:
-        raise FormInvalid(visit.text("brokers.none", address=address[:100]))
+        raise FormInvalid("brokers.none", address=address[:100])
     return row
 
 

@@ -73,11 +73,11 @@ def _change(visit: PageVisit, fields: FormFields) -> tuple[str, str, str, list[s
     kind, key = _kind(fields), fields.needed("key")
     value = fields.text("value")
     if len(value) > VALUE_CHARACTERS_MAX or len(key) > 200:
-        raise FormInvalid("key or value is too long")
+        raise FormInvalid("config.long")
     known = _servers(visit, kind)
     chosen = list(fields.all("server")) or known
     if unknown := [server for server in chosen if server not in known]:
-        raise FormInvalid(visit.text("brokers.none", address=unknown[0][:100]))
+        raise FormInvalid("brokers.none", address=unknown[0][:100])
     return kind, key, value, chosen
 
 
@@ -86,7 +86,7 @@ async def show_change(visit: PageVisit) -> Response:
     kind, key, value, chosen = _change(visit, visit.query)
     answers = await _settings(visit, kind, chosen)
     if answers.values and not any(key in settings for settings in answers.values.values()):
-        raise FormInvalid(visit.text("config.unknown_key", key=key))
+        raise FormInvalid("config.unknown_key", key=key)
     old = {server: settings.get(key) for server, settings in answers.values.items()}
     return visit.page(
         "configuration_change.html",
@@ -109,7 +109,7 @@ async def change(visit: PageVisit) -> Response:
     )
     present = all_of(await _settings(visit, kind, chosen))
     if not any(key in settings for settings in present.values()):
-        raise FormInvalid(visit.text("config.unknown_key", key=key))
+        raise FormInvalid("config.unknown_key", key=key)
     body = format_properties({key: value}).encode()
     hide = is_secret(key)
     await visit.change(

@@ -118,9 +118,9 @@ async def resend(visit: PageVisit) -> Response:
     form = visit.form
     group, marked = form.needed("group"), form.all("message")
     if not marked:
-        raise FormInvalid(visit.text("dead.none_marked"))
+        raise FormInvalid("dead.none_marked")
     if len(marked) > RESENT_MAX:
-        raise FormInvalid(visit.text("dead.too_many", count=RESENT_MAX))
+        raise FormInvalid("dead.too_many", count=RESENT_MAX)
     only_group = form.text("to") != "topic"
     counts: Counter[str] = Counter()
     problems: list[str] = []
@@ -129,7 +129,7 @@ async def resend(visit: PageVisit) -> Response:
         place, message = await _marked(visit, group, mark)
         topic = origin_topic(message)
         if topic is None:
-            problems.append(f"{place}: the message does not say to which topic it was sent first")
+            problems.append(visit.text("dead.no_origin", place=place))
             return
         try:
             await send_again(visit.console, message, topic, group if only_group else "")
@@ -141,7 +141,7 @@ async def resend(visit: PageVisit) -> Response:
         for mark in marked:  # one after the other: the order of the messages stays
             await resend_marked(mark)
         if problems:
-            raise FormInvalid("; ".join(problems[:5]))
+            raise FormInvalid("dead.failed", problems="; ".join(problems[:5]))
 
     after: dict[str, object] = {"messages": list(marked), "onlyGroup": only_group}
     await visit.change("dead_letters.resend", group, do, after=after)
@@ -154,11 +154,11 @@ async def _marked(visit: PageVisit, group: str, mark: str) -> tuple[str, StoredM
     broker, _, rest = mark.rpartition(":")[0].rpartition(":")
     queue_id, offset = rest, mark.rpartition(":")[2]
     if not (queue_id.isdigit() and offset.isdigit() and len(mark) < 300):
-        raise FormInvalid("a mark of the form cannot be read: load the page again")
+        raise FormInvalid("dead.bad_mark")
     queue = MessageQueue(DLQ_PREFIX + group, broker, int(queue_id))
     message = await reading.at_offset(visit.console.admin, queue, int(offset))
     if message is None:
-        raise FormInvalid(f"there is no dead letter at {mark} any more")
+        raise FormInvalid("dead.gone", place=mark)
     return mark, message
 
 

@@ -50,8 +50,8 @@ class GroupPlan:
 def read_plan(form: FormFields) -> GroupPlan:
     """Read the form. Raises: FormInvalid."""
     name = form.needed("name")
-    if (complaint := group_complaint(name)) is not None:
-        raise FormInvalid(complaint, "name", "form.name", most=GROUP_LENGTH_MAX)
+    if group_complaint(name) is not None:
+        raise FormInvalid("form.name", "name", most=GROUP_LENGTH_MAX)
     switches = {key: form.text(key) == "true" for key in SWITCHES}
     numbers = {key: form.whole(key, *limits) for key, limits in NUMBERS.items()}
     return GroupPlan(name, form.needed("cluster"), switches | numbers)

@@ -155,7 +155,7 @@ async def member(visit: PageVisit) -> Response:
     name, client, broker = (visit.query.needed(key) for key in ("name", "client", "broker"))
     stacks = visit.query.text("stacks") == "1"
     if visit.console.poller.view.broker(broker) is None:
-        raise FormInvalid(visit.text("brokers.none", address=broker[:100]))
+        raise FormInvalid("brokers.none", address=broker[:100])
     header = ConsumerRunningHeader(name, client, stacks)
     with trio.fail_after(10):
         answer = await visit.console.admin.ask(
@@ -188,7 +188,7 @@ def read_plan(form: FormFields) -> MovePlan:
     """Read the form of a move. Raises: FormInvalid."""
     target = form.text("target")
     if target not in TARGETS:
-        raise FormInvalid("choose where the group shall stand")
+        raise FormInvalid("form.choose", "target")
     timestamp = form.moment_ms("time") if target == "time" else 0
     by = form.whole("by", -SHIFT_MAX, SHIFT_MAX) if target == "shift" else 0
     return MovePlan(form.needed("name"), form.needed("topic"), target, timestamp, by)

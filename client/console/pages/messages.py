@@ -39,7 +39,7 @@ async def messages(visit: PageVisit) -> Response:
             found = await reading.with_key(admin, topic, query.text("key"))
         elif by == "time":
             if begin > end:
-                raise FormInvalid(visit.text("messages.order"))
+                raise FormInvalid("messages.order")
             found = await reading.in_time(admin, topic, begin, end, count=SHOWN_MAX)
         else:
             await trio.lowlevel.checkpoint()
@@ -72,7 +72,7 @@ async def chosen_message(visit: PageVisit, fields: FormFields) -> tuple[str, Sto
     elif fields.text("id"):
         for pair in (await reading.with_id(admin, topic, fields.text("id"))).messages:
             return pair
-    raise FormInvalid(visit.text("messages.none", topic=topic[:100]))
+    raise FormInvalid("messages.none", topic=topic[:100])
 
 
 async def message(visit: PageVisit) -> Response:

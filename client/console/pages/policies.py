@@ -6,14 +6,17 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from triomq.client.admin.accounts import listed
-from triomq.client.admin.answers import Answers, problem_lines
+from triomq.client.admin.accounts import ask_access, listed
+from triomq.client.admin.answers import Answers, all_of, problem_lines
 from triomq.client.admin.decisions import ASKABLE, decided, read_resource
-from triomq.client.console.core.forms import FormInvalid
-from triomq.client.console.core.page_visit import Page, PageVisit, ask_all
+from triomq.client.console.core.forms import FormFields, FormInvalid
+from triomq.client.console.core.page_visit import Page, PageVisit
 from triomq.client.console.core.users import UserRole
 from triomq.client.core.errors import BrokerError
-from triomq.remoting.access.resources import Action, Need
+from triomq.remoting.access.changes import NAME_LENGTH_MAX
+from triomq.remoting.access.resources import Action, Need, ResourcePattern
+from triomq.remoting.access.rules import Network
+from triomq.remoting.access.users import SUBJECT
 from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry, User
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.auth import (
@@ -73,28 +76,43 @@ async def _decisions(
     name, action = query.text("user"), query.text("action")
     if not name:
         return {}, []
+    named = query.needed("resource")
     try:
-        need = Need(read_resource(query.needed("resource")), (Action[action.upper()],))
-    except (ValueError, KeyError) as error:
-        raise FormInvalid(str(error)) from None
+        resource = read_resource(named)
+    except ValueError:
+        raise FormInvalid("policies.one_resource", "resource") from None
+    need = Need(resource, tuple(_actions(action)))
     admin, source = visit.console.admin, query.text("from") or "127.0.0.1"
+    _networks(source, "from")
     answers = await admin.for_each(
         masters, lambda broker: decided(admin, masters[broker], name, need, source)
     )
     return answers.values, problem_lines(answers)
 
 
-async def _at_all(visit: PageVisit, code: RequestCode, header: object, body: bytes = b"") -> None:
+async def _at_all(
+    visit: PageVisit,
+    code: RequestCode,
+    header: UserHeader | AclHeader | DeleteAclHeader,
+    body: bytes = b"",
+) -> None:
     """Send a change to every broker: they have no common store. Raises: TrioMQError."""
-    addresses = [broker.address for broker in await visit.console.admin.brokers()]
-    await ask_all(visit, addresses, code, header, body)
+    admin = visit.console.admin
+    addresses = [broker.address for broker in await admin.brokers()]
+    all_of(
+        await admin.for_each(
+            addresses, lambda address: ask_access(admin, address, code, header, body)
+        )
+    )
 
 
 async def create_user(visit: PageVisit) -> Response:
     form = visit.form
     name, password = form.needed("name"), form.raw("password")
+    if len(name) > NAME_LENGTH_MAX:
+        raise FormInvalid("policies.long_name", "name", most=NAME_LENGTH_MAX)
     if not password:
-        raise FormInvalid(visit.text("policies.no_password"))
+        raise FormInvalid("policies.no_password")
     kind = "Super" if form.text("type") == "Super" else "Normal"
     body = User(username=name, password=password, user_type=kind).encode()
     await visit.change(
@@ -139,14 +157,45 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
+def _actions(text: str) -> list[Action]:
+    """Read actions, one at least. Raises: FormInvalid."""
+    names = {action.name: action for action in Action if action is not Action.ANY}
+    found = [names.get(word.upper()) for word in _words(text)]
+    if not found or None in found:
+        known = ", ".join(action.text for action in names.values())
+        raise FormInvalid("policies.bad_action", "actions", known=known)
+    return [action for action in found if action is not None]
+
+
+def _networks(text: str, field: str) -> list[str]:
+    """Read addresses and networks. Raises: FormInvalid."""
+    words = _words(text)
+    try:
+        return [Network(word).text for word in words]
+    except ValueError:
+        raise FormInvalid("policies.bad_source", field) from None
+
+
+def _subject_and_resource(form: FormFields) -> tuple[str, str]:
+    """Return whose rule it is and about what. Raises: FormInvalid."""
+    subject, resource = form.needed("subject"), form.needed("resource")
+    if not subject.removeprefix(SUBJECT) or not subject.startswith(SUBJECT):
+        raise FormInvalid("policies.bad_subject", "subject")
+    try:
+        ResourcePattern.parse(resource)
+    except ValueError:
+        raise FormInvalid("policies.bad_resource", "resource") from None
+    return subject, resource
+
+
 async def create_rule(visit: PageVisit) -> Response:
     """Add a rule, or replace the one with this subject and resource."""
     form = visit.form
-    subject, resource = form.needed("subject"), form.needed("resource")
+    subject, resource = _subject_and_resource(form)
     entry = PolicyEntry(
         resource=resource,
-        actions=_words(form.needed("actions")),
-        source_ips=_words(form.text("sources")) or None,
+        actions=[action.text for action in _actions(form.needed("actions"))],
+        source_ips=_networks(form.text("sources"), "sources") or None,
         decision="Deny" if form.text("decision") == "Deny" else "Allow",
     )
     acl = Acl(subject=subject, policies=[Policy(policy_type="Custom", entries=[entry])])
@@ -162,7 +211,7 @@ async def create_rule(visit: PageVisit) -> Response:
 
 async def delete_rule(visit: PageVisit) -> Response:
     form = visit.form
-    subject, resource = form.needed("subject"), form.needed("resource")
+    subject, resource = _subject_and_resource(form)
     header = DeleteAclHeader(subject, form.text("policy") or "Custom", resource)
     await visit.change(
         "rule.delete",

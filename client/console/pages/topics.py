@@ -17,6 +17,8 @@ from triomq.client.console.core.page_visit import Page, PageVisit
 from triomq.client.console.core.reading import wait_readable
 from triomq.client.console.core.sending import send_new
 from triomq.client.console.core.users import UserRole
+from triomq.client.core.errors import TrioMQError
+from triomq.client.sending.encoding import TAG_LENGTH_MAX, check_tag
 from triomq.remoting.protocol.bodies.topics import TopicConfig
 from triomq.remoting.protocol.names import TOPIC_LENGTH_MAX, topic_complaint
 
@@ -101,13 +103,13 @@ async def show_create(visit: PageVisit) -> Response:
 
 async def create(visit: PageVisit) -> Response:
     name, form = visit.form.needed("name"), visit.form
-    if (complaint := topic_complaint(name)) is not None:
-        raise FormInvalid(complaint, "name", "form.name", most=TOPIC_LENGTH_MAX)
+    if topic_complaint(name) is not None:
+        raise FormInvalid("form.name", "name", most=TOPIC_LENGTH_MAX)
     if name in visit.console.poller.view.topics:
-        raise FormInvalid(visit.text("topics.exists", name=name), "name")
+        raise FormInvalid("topics.exists", "name", name=name)
     kind = form.text("type")
     if kind not in MESSAGE_TYPES:
-        raise FormInvalid(f"the message type {kind[:40]!r} does not exist")
+        raise FormInvalid("form.choose", "type")
     queues, cluster = form.whole("queues", 1, QUEUES_MAX, 8), form.needed("cluster")
     attributes = "" if kind == "NORMAL" else f"+{MESSAGE_TYPE}={kind}"
     await visit.change(
@@ -137,14 +139,14 @@ async def update(visit: PageVisit) -> Response:
     brokers = await admin.topic_brokers(name)
     chosen = {broker: brokers[broker]} if broker in brokers else brokers
     if broker and broker not in brokers:
-        raise FormInvalid(f"topic {name} is not at broker {broker[:100]}")
+        raise FormInvalid("topics.not_there", name=name, broker=broker[:100])
     changes: dict[str, Any] = {
         "read_queues": form.whole("read_queues", 1, QUEUES_MAX),
         "write_queues": form.whole("write_queues", 1, QUEUES_MAX),
         "perm": PERMS.get(form.text("perm")),
     }
     if changes["perm"] is None:
-        raise FormInvalid("choose a permission")
+        raise FormInvalid("form.choose", "perm")
 
     async def config_of(one: str) -> TopicConfig | None:
         return await admin.topic_config(name, chosen[one])
@@ -194,7 +196,11 @@ async def send(visit: PageVisit) -> Response:
     form, name = visit.form, visit.form.needed("name")
     body, tag, keys = form.raw("body"), form.text("tag"), form.text("keys").split()[:KEYS_MAX]
     if not body:
-        raise FormInvalid(visit.text("topics.no_body"))
+        raise FormInvalid("topics.no_body")
+    try:
+        check_tag(tag or "-")
+    except TrioMQError:
+        raise FormInvalid("topics.bad_tag", "tag", most=TAG_LENGTH_MAX) from None
     receipt = await visit.change(
         "message.send",
         name,

@@ -268,7 +268,7 @@ def test_fields_of_forms() -> None:
     for name in ("a", "c"):
         with pytest.raises(FormInvalid, match="whole number"):
             form.whole(name, 3, 5)
-    with pytest.raises(FormInvalid, match="fill it"):
+    with pytest.raises(FormInvalid, match="Fill this field"):
         form.needed("b")
     with pytest.raises(FormInvalid, match="local time"):
         form.moment_ms("c")
