@@ -243,8 +243,8 @@ class RuntimeFigures:
         """Return the sums of an item over all keys, and its largest keys. Checkpoint: maybe."""
         sums: dict[str, list[int]] = {}
         for number, (key, item) in enumerate(list(self.statistics.by_name.get(name, {}).items())):
-            minute, hour, day = (summary(s).sum for s in (item.minute, item.hour, item.day))
-            sums[key] = [hour or minute, day or hour or minute]
+            # Up to now: the last sample of an hour may be ten minutes old, when a disk is full.
+            sums[key] = [item.value - (s[0][1] if s else 0) for s in (item.hour, item.day)]
             if number % KEYS_OF_A_STEP == KEYS_OF_A_STEP - 1:
                 await trio.lowlevel.checkpoint()
         largest = heapq.nlargest(LARGEST_MAX, sums, key=lambda key: (sums[key][1], key))

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from triomq.client.core.errors import TrioMQError
+from triomq.remoting.core.address import parse_address
 
 
 class UsageError(TrioMQError, ValueError):
@@ -58,6 +59,12 @@ def filled(text: str) -> str:
     return stripped
 
 
+def address(text: str) -> str:
+    """Read ``host:port``."""
+    parse_address(text)
+    return text.strip()
+
+
 def one_of_words(*words: str) -> Callable[[str], str]:
     """Return a reader that takes one of the words, in any case."""
 
@@ -95,7 +102,11 @@ class Option:
     without dashes an argument, which needs no option before it
     """
     meaning: str
-    kind: Callable[[str], object] = filled
+    kind: Callable[[str], object] = attrs.field(
+        default=attrs.Factory(
+            lambda self: address if self.placeholder == "ADDRESS" else filled, takes_self=True
+        )
+    )
     """parser of the value, which raises ValueError with the reason; unused by a flag"""
     required: bool = attrs.field(default=False, kw_only=True)
     default: object = attrs.field(default=None, kw_only=True)

@@ -89,6 +89,8 @@ async def disk_use(admin: Admin, address: str, top: int) -> DiskUse:
     settings = (await read_settings(admin, [address], code)).some()[address]
     sizes = await largest_stats(admin, address, "TOPIC_PUT_SIZE", top)
     largest = list(sizes.largest)[:top]
+    # The mean size of a message is that of samples of the same moments.
+    bytes_of = await all_stats(admin, address, "TOPIC_PUT_SIZE", largest)
     counts = await all_stats(admin, address, "TOPIC_PUT_NUMS", largest)
     held = await admin.for_each(largest, lambda topic: held_messages(admin, address, topic))
     uses = []
@@ -96,7 +98,8 @@ async def disk_use(admin: Admin, address: str, top: int) -> DiskUse:
         hour, day = sizes.largest[topic]
         sent = day_of(counts[topic]) if topic in counts else 0
         messages = held.values.get(topic)
-        estimate = messages * day // sent if sent and messages is not None else None
+        stored = day_of(bytes_of[topic]) if topic in bytes_of else 0
+        estimate = messages * stored // sent if sent and messages is not None else None
         uses.append(TopicUse(topic, hour, day, estimate))
     try:
         return figures(

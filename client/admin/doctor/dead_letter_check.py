@@ -42,7 +42,7 @@ def dead_letter_findings(
     consumed = max(known or 0, round(succeeding_per_second * 3600))
     most = (known is not None or consumed > 0) and dead.last_hour >= consumed * MOST_SHARE
     kept = f" ({dead.kept} are kept)" if dead.kept > dead.last_hour else ""
-    share = f", of {count_of(consumed, 'message')} that it consumed" if consumed else ""
+    share = f", of {count_of(known, 'message')} that it consumed" if known else ""
     reason = "" if dead.newest is None else dead.newest.properties.get(FAILURE, "")
     yield (problem if most else advice)(
         dead_letter_topic(group),

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from triomq.client.admin.answers import Answers
 from triomq.client.admin.broker_address import BrokerAddress
+from triomq.client.admin.errors import BrokerMissing
 from triomq.client.admin.explain.key_search import TOPICS_MAX, WAITING_TOPICS, search
 from triomq.client.admin.explain.outcomes import StoredCopy
 from triomq.client.admin.messages import parse_offset_id
+from triomq.client.admin.missing_brokers import names_beside, with_missing
 from triomq.client.core.errors import BrokerError, TrioMQError
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 from triomq.remoting.protocol.codes import RequestCode
@@ -102,12 +105,15 @@ async def find_places(
 
     ``seconds``: time for the search in topics. ``tell`` gets a line of progress.
 
-    Raises: TrioMQError if no broker answered.
+    Raises: TrioMQError if no broker answered, or none is registered.
     """
     import trio  # not for the help: start-up time
 
     until = trio.current_time() + seconds
     servers = await admin.brokers()
+    if not servers:
+        with_missing(Answers({}, {}), names_beside((), await admin.missing_brokers())).some()
+        raise BrokerMissing("any", ())
     answering = await answering_servers(admin, servers)
     brokers = answering.addresses
     places: list[str] = []

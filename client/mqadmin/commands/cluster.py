@@ -10,7 +10,7 @@ from triomq.client.admin.cluster_view import first_number
 from triomq.client.admin.missing_brokers import MissingBroker, with_missing
 from triomq.client.admin.times import now_ms
 from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand
-from triomq.client.mqadmin.core.places import BROKERS, NO_BROKERS
+from triomq.client.mqadmin.core.places import BROKERS, NO_BROKERS, beside_missing
 from triomq.client.mqadmin.core.result import Result, Row, Table, answered, table_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ async def broker_status(admin: Admin, options: Values) -> Result:
             failures={},
             blocks=[Table(("Name", "Value"), sorted(status.items()))],
         )
-    answers = await admin.statuses(await admin.brokers(options.text("clusterName")))
+    brokers = await admin.brokers(options.text("clusterName"))
+    answers = await beside_missing(admin, options, await admin.statuses(brokers))
     rows = [
         [address, key, status[key]]
         for address, status in answers.some().items()

@@ -9,7 +9,7 @@ from triomq.client.admin.arguments import Option, Values, whole
 from triomq.client.admin.disk_use import DiskUse, disk_use
 from triomq.client.admin.documents import members_of
 from triomq.client.mqadmin.core.command import AdminCommand
-from triomq.client.mqadmin.core.places import MASTERS, chosen_brokers
+from triomq.client.mqadmin.core.places import MASTERS, beside_missing, chosen_brokers
 from triomq.client.mqadmin.core.result import (
     Columns,
     Document,
@@ -30,7 +30,11 @@ TOPICS = 10
 async def broker_disk(admin: Admin, options: Values) -> Result:
     addresses = await chosen_brokers(admin, options)
     top = options.number("top")
-    answers = await admin.for_each(addresses, lambda address: disk_use(admin, address, top))
+    answers = await beside_missing(
+        admin,
+        options,
+        await admin.for_each(addresses, lambda address: disk_use(admin, address, top)),
+    )
     uses = {address: answers.some()[address] for address in addresses if address in answers.values}
     blocks = [block for address, use in uses.items() for block in use_blocks(address, use)]
     return answered(answers, {"brokers": {at: document(use) for at, use in uses.items()}}, blocks)
@@ -62,7 +66,7 @@ def use_blocks(address: str, use: DiskUse) -> list[Table | str]:
     hours = (">At hour's rate", "hoursAtHourRate"), (">At day's rate", "hoursAtDayRate")
     head = (
         f"{address}: {use.used_ratio:.1%} of {size(use.total)} used, {size(use.log)} by the log;"
-        f" stored {size(use.hour)} in the last hour, {size(use.day)} in a day\n"
+        f" stored {size(use.hour)} in the last hour, {size(use.day)} a day\n"
         f"files are kept for {use.kept_hours} h: the log needs {size(use.needed)} at the day's rate"
     )
     reached: Columns = {

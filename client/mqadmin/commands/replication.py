@@ -9,7 +9,7 @@ from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.documents import members_of
 from triomq.client.admin.times import seconds_text
 from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand, Effect
-from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
+from triomq.client.mqadmin.core.places import MASTERS, ask_each, beside_missing, chosen_brokers
 from triomq.client.mqadmin.core.result import Columns, Document, Result, Table, answered, table_of
 from triomq.remoting.protocol.bodies.cluster import HaStatus
 from triomq.remoting.protocol.codes import RequestCode
@@ -77,7 +77,9 @@ def ha_blocks(address: str, known: Document) -> list[Table | str]:
 
 async def ha_status(admin: Admin, options: Values) -> Result:
     addresses = await chosen_brokers(admin, options)
-    answers = await ask_each(admin, addresses, RequestCode.GET_BROKER_HA_STATUS)
+    answers = await beside_missing(
+        admin, options, await ask_each(admin, addresses, RequestCode.GET_BROKER_HA_STATUS)
+    )
     known = {
         address: ha_document(read_body(HaStatus, answer))
         for address, answer in answers.values.items()

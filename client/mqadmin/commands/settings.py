@@ -17,6 +17,7 @@ from triomq.client.mqadmin.core.places import (
     BROKERS,
     CONTROLLERS,
     ask_each,
+    beside_missing,
     chosen_brokers,
     chosen_controllers,
 )
@@ -58,7 +59,7 @@ async def get_broker_config(admin: Admin, options: Values) -> Result:
     heading = {broker.address: f"{'Master' if broker.id == 0 else 'Slave'}: " for broker in brokers}
     addresses = [address] if address is not None else list(heading)
     answers = await read_settings(admin, addresses, RequestCode.GET_BROKER_CONFIG)
-    return settings_result(answers, heading, "brokers")
+    return settings_result(await beside_missing(admin, options, answers), heading, "brokers")
 
 
 async def update_broker_config(admin: Admin, options: Values) -> Result:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from triomq.client.admin.arguments import Option, UsageError, Values
 from triomq.client.admin.errors import MasterMissing
+from triomq.client.admin.missing_brokers import with_missing
+from triomq.remoting.protocol.bodies.route import MASTER_ID
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.client.admin.answers import Answers
     from triomq.remoting.protocol.codes import RequestCode
     from triomq.remoting.protocol.command import Command
+
+T = TypeVar("T")
 
 MASTERS = (
     Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
@@ -58,6 +62,16 @@ def chosen_controllers(options: Values) -> list[str]:
     if not found:
         raise UsageError("-a/--controllerAddress needs an address, host:port")
     return found
+
+
+async def beside_missing(admin: Admin, options: Values, answers: Answers[T]) -> Answers[T]:
+    """Add a failure for each master of --clusterName that was registered and is not any more."""
+    cluster = options.maybe_text("clusterName")
+    if cluster is None:
+        return answers
+    missing = await admin.missing_brokers(cluster) or ()
+    lost = {one.address: one for one in missing if one.id == MASTER_ID}
+    return with_missing(answers, {at: lost[at] for at in lost.keys() - answers.values.keys()})
 
 
 async def ask_each(

@@ -339,8 +339,15 @@ async def test_all_producers_of_a_group_are_listed(cluster: InProcessCluster) ->
                 await trio.sleep(0.02)
 
 
-@pytest.mark.parametrize("command", ["consumerConnection", "consumerStatus"])
-async def test_a_cluster_without_brokers_has_no_members(command: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["consumerConnection", "-g", "billing"], "no broker is registered"),
+        (["consumerStatus", "-g", "billing"], "no broker is registered"),
+        (["message", "explain", "order-17"], "none is registered; start one"),
+    ],
+)
+async def test_a_cluster_without_brokers_says_so(words: list[str], reason: str) -> None:
     async with local_cluster(brokers=0) as cluster:
-        done = await call(cluster, command, "-g", "billing")
-    assert failed(done, 4, "no broker is registered")
+        done = await call(cluster, *words)
+    assert failed(done, 4, reason)

@@ -4,6 +4,7 @@ with clients that go on, and what must be true afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import signal
@@ -17,10 +18,12 @@ import pytest
 from page_shell import Shell, of, until
 from pages import blocks
 from processes import free_port
+from small_file_system import SmallFileSystem, why_not
 
-from triomq import SendStatus
+from triomq import ReceivedMessage, SendStatus, TrioMQError
 from triomq.sync import Producer as SyncProducer
 from triomq.sync import PullConsumer as SyncPullConsumer
+from triomq.sync import PushConsumer as SyncPushConsumer
 
 OPERATIONS, DEPLOY = "docs/operations.md", "docs/deploy.md"
 
@@ -250,7 +253,8 @@ class Clients:
         ) as consumer:
             while not self.over.is_set():
                 self.read.update(message.body for message in consumer.poll(timeout=0.2))
-                consumer.commit()
+                with contextlib.suppress(TrioMQError):  # a dead broker; the next call commits
+                    consumer.commit()
 
 
 @pytest.mark.nightly
@@ -335,3 +339,100 @@ def test_every_server_is_replaced_one_after_the_other(shell: Shell) -> None:
     assert not first & {process.pid for process in running.values()}, "every one was replaced"
     lost = clients.confirmed - clients.read
     assert lost - read_all(namesrv, "audit", lost) == set()
+
+
+DISK_BYTES = 96 << 20
+
+
+@pytest.mark.nightly
+@pytest.mark.feature("200b")
+@pytest.mark.timeout(600)
+def test_a_broker_dies_a_disk_fills_and_a_message_is_poison(shell: Shell) -> None:
+    """With the page's commands and clients that go on: nothing that was confirmed is lost."""
+    if missing := why_not():
+        pytest.skip(missing)
+    namesrv = f"127.0.0.1:{shell.ports['9876']}"
+    shell.environment["NAMESRV_ADDR"] = namesrv
+    ports = {"broker-a": shell.ports["10911"], "broker-b": free_port(), "broker-c": free_port()}
+    running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(name: str) -> None:
+        line = of("README.md", "mqbroker -n 127.0.0.1:9876 -c", "slave.conf").partition(" #")[0]
+        shell.start(line.replace("slave.conf", f"{name}.conf"), ports[name])
+        running[name] = shell.running[-1]
+        until(shell, "mqadmin cluster list --json || true", f"127.0.0.1:{ports[name]}")
+
+    def lacking(line: str) -> str:
+        """Run a line whose answer lacks the dead broker; return what it prints."""
+        done = shell.ended(line)
+        assert (done.returncode, "broker-c" in done.stderr) == (3, True), (line, done)
+        return done.stdout
+
+    shell.start(of("README.md", "mqnamesrv", "-p"), shell.ports["9876"])
+    for name, port in ports.items():
+        (shell.home / f"{name}.conf").write_text(
+            f"brokerName={name}\nlistenPort={port}\nbrokerIP1=127.0.0.1\nhaListenPort=0\n"
+            f"mappedFileSizeCommitLog={8 << 20}\nstorePathRootDir={shell.home / name / 'store'}\n"
+        )
+    poison, healthy = threading.Event(), threading.Event()
+
+    def handle(message: ReceivedMessage) -> None:
+        if "poison" in message.keys:
+            if not healthy.is_set():
+                raise ValueError("no such customer")
+            poison.set()
+
+    with SmallFileSystem(shell.home / "broker-a", size_bytes=DISK_BYTES) as disk:
+        for name in ports:
+            start(name)
+        shell.run("mqadmin topic create -c DefaultCluster -t Orders -r 2 -w 2")
+        shell.run("mqadmin group create -c DefaultCluster -g mailing -r 1")
+        clients = Clients(namesrv)
+        threads = [threading.Thread(target=work) for work in (clients.send, clients.consume)]
+        for thread in threads:
+            thread.start()
+        try:
+            with (
+                SyncPushConsumer(namesrv, group="mailing", subscriptions="Orders", handler=handle),
+                SyncProducer(namesrv, group="shop") as producer,
+            ):
+                running.pop("broker-c").kill()
+                shell.running.pop().wait()
+                disk.fill(leave=DISK_BYTES // 5)
+                producer.send("Orders", b"poison", keys=["poison"])
+                until(shell, "mqadmin cluster list || true", "connection lost")
+                assert "connection lost" in lacking(of(OPERATIONS, "mqadmin cluster list"))
+                full = lacking(of(OPERATIONS, "mqadmin broker disk -c"))
+                assert "expired files go at any hour" in full.partition("reached")[0]
+                drain = of(OPERATIONS, "mqadmin broker drain broker-a")
+                assert "safe to stop" in shell.run(drain)
+                shell.run(of(OPERATIONS, "mqadmin broker set", "-b", "127.0.0.1:10911"))
+                why = of(OPERATIONS, "mqadmin group why billing").replace("billing", "mailing")
+                until(shell, f"{why} || true", "dead-letters", "no such customer", "broker-silent")
+                assert "gave it up" in lacking("mqadmin message explain poison")
+                disk.free()
+                shell.run("mqadmin broker undrain broker-a")
+                start("broker-c")
+                until(shell, of(OPERATIONS, "mqadmin cluster list"), *map(str, ports.values()))
+                healthy.set()
+                again = of(OPERATIONS, "mqadmin dlq resend billing").partition(" --key")[0]
+                again = again.replace("billing", "mailing")
+                assert "1 of 1 sent" in shell.run(f"{again} --only-group --yes")
+                assert poison.wait(60)
+            before = len(clients.confirmed)
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and not (
+                len(clients.confirmed) > before and clients.confirmed <= clients.read
+            ):
+                time.sleep(0.1)
+        finally:
+            clients.over.set()
+            for thread in threads:
+                thread.join(60)
+        assert clients.failures == [], "sends find a broker that takes them"
+        lost = clients.confirmed - clients.read
+        assert lost - read_all(namesrv, "audit", lost) == set()
+        disk_user = running["broker-a"]
+        shell.running.remove(disk_user)
+        disk_user.send_signal(signal.SIGTERM)
+        assert disk_user.wait(timeout=60) == 0

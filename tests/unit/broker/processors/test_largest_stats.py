@@ -37,9 +37,17 @@ async def test_the_largest_of_many_topics_come_first() -> None:
     list(statistics.sample_items(20.0, 1))
     found = await largest_of(statistics)
     assert (found.count, len(found.largest)) == (topics, LARGEST_MAX)
-    assert found.day == sum(range(topics)), "the day has no sample of the last addition yet"
-    assert list(found.largest)[:2] == [f"T{topics - 1}", f"T{topics - 2}"]
-    assert found.largest[f"T{topics - 1}"] == [topics - 1, topics - 1]
+    assert found.day == sum(range(topics)) + 10_000, "up to now, whenever the last sample was"
+    assert list(found.largest)[:2] == ["T5", f"T{topics - 1}"]
+    assert found.largest["T5"] == [10_005, 10_005]
+
+
+async def test_what_is_older_than_an_hour_is_left_out_of_the_hour() -> None:
+    statistics = Statistics(lambda: 0)
+    for tick in range(0, 600, 60):  # every ten minutes, and 100 bytes since each of them
+        list(statistics.sample_items(tick * 10.0, tick))
+        statistics.add("TOPIC_PUT_SIZE", "T", 100)
+    assert (await largest_of(statistics)).largest == {"T": [700, 1000]}
 
 
 async def test_soon_after_a_start_shorter_periods_stand_for_the_day() -> None:

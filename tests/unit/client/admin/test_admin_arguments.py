@@ -12,7 +12,7 @@ from triomq.client.mqadmin.core.command_list import LIST
 
 OPTIONS = (
     Option("-t, --topic VALUE", "name of the topic", required=True),
-    Option("-b, --brokerAddr VALUE", "a broker"),
+    Option("-b, --brokerAddr ADDRESS", "a broker"),
     Option("-c, --clusterName VALUE", "a cluster"),
     Option("-r, --readQueueNums VALUE", "queues", whole(1), default=8),
     Option("-l, --list", "a table"),
@@ -76,6 +76,13 @@ def test_defaults_and_what_was_not_given() -> None:
         ([], "-t/--topic is missing: name of the topic"),
         (["-t"], "-t/--topic needs a value: name of the topic"),
         (["-t", " "], "-t/--topic cannot be ' ': it is empty"),
+        (
+            ["-t", "x", "-b", "broker-b"],
+            (
+                "-b/--brokerAddr cannot be 'broker-b': address 'broker-b' has no port; write"
+                " host:port, for example 127.0.0.1:9876"
+            ),
+        ),
         (
             ["-t", "x", "-r", "many"],
             "-r/--readQueueNums cannot be 'many': use a whole number from 1 up",

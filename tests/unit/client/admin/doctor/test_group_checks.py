@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
-from triomq.client.admin.doctor.dead_letter_check import GivenUp
+from triomq.client.admin.doctor.dead_letter_check import GivenUp, dead_letter_findings
 from triomq.client.admin.doctor.group_checks import GroupFacts, OffsetSample, hindrances
 from triomq.client.mqadmin.core.lag_alert import GroupBacklog, alerts
 from triomq.remoting.core.findings import Level
@@ -246,3 +246,11 @@ def test_groups_above_a_limit_have_a_line_each() -> None:
     assert alerts(lags, None, 2) == ["a: the oldest waits for 3 s, above 2"]
     assert [line[0] for line in alerts(lags, 4, 2)] == ["b", "a"]
     assert alerts(lags, 50, 3) == []
+
+
+def test_a_rate_of_now_is_not_what_the_group_consumed_in_an_hour() -> None:
+    (finding,) = dead_letter_findings("billing", dead(2, 1_800), 17.7)
+    assert finding.level is Level.ADVICE
+    assert "2 dead letters in the last hour (60 are kept), of 1800 messages" in finding.text
+    (unknown,) = dead_letter_findings("billing", dead(2, None), 17.7)
+    assert "consumed" not in unknown.text
