@@ -257,11 +257,35 @@ class Clients:
                     consumer.commit()
 
 
+COMMITS_BACK = 300
+
+
+def older_tree(folder: Path) -> Path:
+    """Unpack the tree of an older commit, which the programs of ``env PYTHONPATH=`` it are from."""
+    root = Path(__file__).parents[3]
+    git = ["git", "-C", str(root)]
+    found = subprocess.run(
+        [*git, "rev-list", f"--skip={COMMITS_BACK}", "--max-count=1", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    if not found:
+        pytest.skip(f"this clone has no commit {COMMITS_BACK} before its last one")
+    folder.mkdir()
+    packed = subprocess.run([*git, "archive", found], capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed, check=True)
+    return folder
+
+
 @pytest.mark.nightly
 @pytest.mark.feature("200b")
 @pytest.mark.timeout(600)
-def test_every_server_is_replaced_one_after_the_other(shell: Shell) -> None:
-    """In the order of the page: name servers, slaves, masters; clients lose nothing meanwhile."""
+def test_every_server_is_upgraded_one_after_the_other(shell: Shell) -> None:
+    """In the order of the page, from the programs of an older commit to those of today: name
+    servers, slaves, masters; clients lose nothing meanwhile, and old clients work at the end.
+    """
+    old = f"env PYTHONPATH={older_tree(shell.home / 'older')} "
     text = (Path(__file__).parents[3] / DEPLOY).read_text()
     steps = re.findall(
         r"^\d\. \*\*(.+?)\.\*\*", text.partition("## Rolling restart")[2], re.MULTILINE
@@ -283,10 +307,10 @@ def test_every_server_is_replaced_one_after_the_other(shell: Shell) -> None:
         shell.start(line, port)
         running[name] = shell.running[-1]
 
-    def start_broker(name: str, port: int) -> None:
+    def start_broker(name: str, port: int, version: str = "") -> None:
         line = of("README.md", "mqbroker -n 127.0.0.1:9876 -c", "slave.conf")
         line = line.partition(" #")[0].replace("slave.conf", f"{name}.conf")
-        start(name, line.replace("-n 127.0.0.1:9876", f"-n '{namesrv}'"), port)
+        start(name, version + line.replace("-n 127.0.0.1:9876", f"-n '{namesrv}'"), port)
         until(shell, of(DEPLOY, "mqadmin cluster list"), f"127.0.0.1:{port}")
 
     def stop(name: str) -> None:
@@ -296,9 +320,9 @@ def test_every_server_is_replaced_one_after_the_other(shell: Shell) -> None:
         assert process.wait(timeout=60) == 0
 
     for port in name_servers:
-        start(f"ns-{port}", f"mqnamesrv -p {port}", port)
+        start(f"ns-{port}", f"{old}mqnamesrv -p {port}", port)
     for name, port in (*ports.items(), ("other", other)):
-        start_broker(name, port)
+        start_broker(name, port, old)
     shell.run("mqadmin topic create -c DefaultCluster -t Orders -r 2 -w 2")
     until(shell, IN_SYNC, '"inSyncSlaveNum":1')
     first = {process.pid for process in running.values()}
@@ -324,6 +348,7 @@ def test_every_server_is_replaced_one_after_the_other(shell: Shell) -> None:
             start_broker(name, port)
             shell.run(of(DEPLOY, "mqadmin broker undrain broker-a").replace("broker-a", broker))
         until(shell, IN_SYNC, '"inSyncSlaveNum":1')
+        shell.run(f"{old}mqadmin bench send --rate 50 --duration 1")
         before = len(clients.confirmed)
         deadline = time.monotonic() + 60
         while len(clients.confirmed) < before + 50 and time.monotonic() < deadline:
