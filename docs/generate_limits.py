@@ -60,7 +60,10 @@ each request code with the input that makes it do the most (`any`: its work does
 of each task. `tests/hostile/test_loop_holds.py` measures it: processor time on the machine of
 [performance.md](performance.md), a broker with 20,000 topics, one of them with 65,535 queues, 5,000
 groups and 50,000 members in one of them, and a name server with 199,000 topics and 9,000 brokers.
-What Python's garbage collector takes depends on everything in the process, and has its own row.
+Python's garbage collector has its own row. A full collection skips what survived one before, so it
+does not grow with what a server holds: with 100,000 popped messages, 65,535 queues and 2,000 topics
+the longest takes 5 ms (290 ms with the defaults of Python). At most once an hour, and only after
+the number of objects has doubled, one collection visits everything, which takes 0.5 µs an object.
 """
 
 

@@ -28,6 +28,7 @@ import attrs
 import trio
 
 from triomq.remoting.core import open_files
+from triomq.remoting.core.garbage_pauses import GarbagePauses
 from triomq.remoting.core.interrupt import interrupted
 from triomq.remoting.core.printable import PrintableFormatter, printable, printable_lines
 from triomq.remoting.core.properties_file import format_properties
@@ -143,12 +144,16 @@ def run_service(
     sockets are known.
     """
     open_files.raise_limit()
+    pauses = GarbagePauses()
+    pauses.begin()
     try:
-        trio.run(_serve, program, service)
+        trio.run(_serve, program, service, pauses)
     except BaseException as error:  # the outermost frame: every error becomes an exit code
         if interrupted(error):  # Ctrl-C before the signal handlers: the service has not begun
             return ExitCode.OK
         return report_fatal(program, error, exit_codes)
+    finally:
+        pauses.end()
     return ExitCode.OK
 
 
@@ -222,7 +227,7 @@ class _Stop:
             ready.stop()
 
 
-async def _serve(program: str, service: ServiceCall) -> None:
+async def _serve(program: str, service: ServiceCall, pauses: GarbagePauses) -> None:
     async with trio.open_nursery() as nursery:
         stop = _Stop(nursery.cancel_scope)
         await nursery.start(_watch_signals, stop)
@@ -233,6 +238,7 @@ async def _serve(program: str, service: ServiceCall) -> None:
 
         ready: Ready = await nursery.start(run)
         stop.ready = ready
+        pauses.started()
         banner = ready.banner()
         _log.info("%s", banner)
         print(f"{program}: {banner}", flush=True)

@@ -19,7 +19,7 @@ import attrs
 import pytest
 import trio
 from brokers import broker_config
-from loop_holds import GARBAGE, LoopHolds
+from loop_holds import LoopHolds
 from worst_requests import FULL, Size, Worst, broker_requests, namesrv_requests, write_tables
 
 from triomq.broker import app
@@ -29,6 +29,7 @@ from triomq.namesrv.app import NamesrvReady, run_namesrv
 from triomq.namesrv.config import NamesrvConfig
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.core.errors import ConnectionLost, RemotingError
+from triomq.remoting.core.garbage_pauses import GarbagePauses
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 
@@ -178,6 +179,8 @@ async def namesrv_holds(folder: Path) -> tuple[list[Hold], Periodic]:
 def measure() -> dict[str, Any]:
     """Measure both servers."""
     results: dict[str, Any] = {}
+    pauses = GarbagePauses()  # as the programs have it
+    pauses.begin()
     with tempfile.TemporaryDirectory() as folder:
         for name, run in (
             ("Name server", functools.partial(namesrv_holds, Path(folder))),
@@ -192,6 +195,7 @@ def measure() -> dict[str, Any]:
                 "requests": sorted(longest.values()),
                 "tasks": dict(sorted(periodic.items())),
             }
+    pauses.end()
     return results
 
 
@@ -203,7 +207,7 @@ def test_no_step_is_long() -> None:
         for server, holds in measure().items()
         for what, milliseconds in (
             *((f"{code}: {what}", most) for code, what, most in holds["requests"]),
-            *((name, most) for name, most in holds["tasks"].items() if name != GARBAGE),
+            *holds["tasks"].items(),
         )
     }
     limit = STEP_SECONDS_MAX * 1000
