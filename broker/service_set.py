@@ -34,6 +34,7 @@ from triomq.broker.services.pop.order_table import open_order_table
 from triomq.broker.services.pop.pop_log import RevivePopLog
 from triomq.broker.services.pop.pops import NOT_ACTING, Pops
 from triomq.broker.services.pop.request_modes import RequestModes, open_request_modes
+from triomq.broker.services.pop.restored_flights import restore_flights
 from triomq.broker.services.pop.restoring import restore_positions, take_over_records, use_positions
 from triomq.broker.services.pop.revive_records import revive_topic
 from triomq.broker.services.pop.reviver import Reviver
@@ -147,6 +148,7 @@ class ServiceSet:
                 use_positions(pops, records)
             return
         await restore_positions(pops)
+        await restore_flights(pops)
         pops.note_covered()
         if records is not None:
             await take_over_records(pops, records)

@@ -1,0 +1,101 @@
+"""What was popped before a start, at a time that the wall clock has not reached: it was set back.
+
+Timers go by that clock and would hide these messages for as long as it is behind. From the start
+on they are hidden for their invisible time, by the steady clock: nobody knows how much of it had
+passed, nor how long the broker was off.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from triomq.broker.services.pop.pops import Pops
+from triomq.broker.services.pop.revive_records import read_revive_record
+from triomq.remoting.protocol.bodies.check_point import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CHECK_POINT_TAG,
+    CheckPoint,
+    Key,
+)
+from triomq.remoting.protocol.java_hash import java_hash
+from triomq.remoting.protocol.message_properties import REAL_QUEUE_ID, REAL_TOPIC
+from triomq.remoting.protocol.names import TIMER_TOPIC
+
+logger = logging.getLogger(__name__)
+
+RECORDS = frozenset(map(java_hash, (CHECK_POINT_TAG, ACK_TAG, BATCH_ACK_TAG)))
+"""The codes of the tags that are read: there may be millions of other timed messages."""
+READ_MESSAGES, READ_BYTES = 1024, 1024 * 1024
+
+
+@attrs.define(eq=False)
+class LaterRecords:
+    """What the log has from after ``now``, which is a time of the wall clock in ms."""
+
+    now: int
+    points: dict[Key, tuple[CheckPoint, int]] = attrs.field(factory=dict)
+    """With their revive queues."""
+    acknowledged: dict[Key, set[int]] = attrs.field(factory=dict)
+    decided: set[Key] = attrs.field(factory=set)
+
+    async def read(self, pops: Pops, topic: str, queue_id: int) -> None:
+        """Read one queue. Raises: StoreIoError."""
+        done = pops.revived_to(queue_id) if topic == pops.revive_topic else -1
+        offset = await pops.store.offset_by_time(topic, queue_id, self.now)
+        while offset < pops.store.max_offset(topic, queue_id):
+            found = await pops.store.messages(
+                topic,
+                queue_id,
+                offset,
+                messages_max=READ_MESSAGES,
+                bytes_max=READ_BYTES,
+                tag_codes=RECORDS,
+            )
+            if found.next_offset <= offset:
+                return
+            offset = found.next_offset
+            for message in found.messages:
+                if message.properties.get(REAL_TOPIC, message.topic) != pops.revive_topic:
+                    continue
+                record = read_revive_record(message)
+                if isinstance(record, CheckPoint):
+                    if record.pop_time > self.now:
+                        revive_queue = int(message.properties.get(REAL_QUEUE_ID, queue_id))
+                        self.points.setdefault(record.key, (record, revive_queue))
+                    if message.queue_offset <= done:
+                        self.decided.add(record.key)
+                elif record is not None:
+                    self.acknowledged.setdefault(record.key, set()).update(record.offsets)
+            await trio.lowlevel.checkpoint()
+
+
+async def restore_flights(pops: Pops) -> int:
+    """Put check points into flight whose pop is later than now; return how many.
+
+    Raises: StoreIoError. Checkpoint: always.
+    """
+    await trio.lowlevel.checkpoint()
+    records = LaterRecords(pops.clock_ms())
+    await records.read(pops, TIMER_TOPIC, 0)
+    for queue_id in range(pops.settings.revive_queues):
+        await records.read(pops, pops.revive_topic, queue_id)
+    begun, count = pops.steady(), 0
+    for key, (point, revive_queue) in records.points.items():
+        gone = records.acknowledged.get(key, set())
+        gone |= {each for place, each in enumerate(point.offsets) if point.bits >> place & 1}
+        if key not in records.decided and not gone.issuperset(point.offsets):
+            pops.in_flight.begin(point, begun, revive_queue)
+            pops.in_flight.acknowledge(key, gone)
+            count += 1
+    if count:
+        logger.warning(
+            "the clock is behind the times of %d pops from before this start: what they took comes"
+            " again when its whole invisible time has passed from now on, unless it is"
+            " acknowledged",
+            count,
+        )
+    return count
