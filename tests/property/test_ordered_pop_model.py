@@ -29,6 +29,8 @@ class Queue:
     visible_at: dict[int, int] = attrs.field(factory=dict)
     delivered: dict[int, int] = attrs.field(factory=dict)
     """Offset -> how often."""
+    earlier: list[tuple[int, int]] = attrs.field(factory=list)
+    """(offset, pop time) of all deliveries: a handler may end when another member has them."""
 
     def pop(self, choose: random.Random) -> None:
         again = choose.random() < 0.1
@@ -60,6 +62,7 @@ class Queue:
             self.delivered[offset] = self.delivered.get(offset, 0) + 1
             assert offset not in self.acknowledged
         assert taken == sorted(taken)
+        self.earlier += [(offset, self.now) for offset in taken]
         self.taken = taken
         self.visible_at = dict.fromkeys(taken, self.now + self.info.invisible_ms)
         decoded = OrderedPop.decode(self.info.encode())
@@ -85,6 +88,19 @@ class Queue:
         missing = set(range(following)) - self.acknowledged
         assert not missing
 
+    def acknowledge_late(self, choose: random.Random) -> None:
+        """What an earlier pop delivered: it neither frees nor skips what the last one has.
+
+        RocketMQ: ConsumerOrderInfoManager.commitAndNext, updateNextVisibleTime.
+        """
+        late = [each for each in self.earlier if each[1] != self.info.pop_time]
+        if late:
+            offset, pop_time = choose.choice(late)
+            before = self.info.encode()
+            assert self.info.acknowledge(offset, pop_time) is Refused.LATE
+            assert not self.info.change(offset, pop_time, self.now)
+            assert self.info.encode() == before
+
     def change(self, choose: random.Random) -> None:
         if self.taken:
             offset = choose.choice(self.taken)
@@ -102,6 +118,8 @@ def play(seed: int) -> Queue:
             queue.acknowledge(choose)
         elif action < 0.7:
             queue.change(choose)
+        elif action < 0.75:
+            queue.acknowledge_late(choose)
         else:
             queue.now += choose.randint(1, 30)
     return queue
@@ -127,6 +145,10 @@ def last_plus_one(self: OrderedPop, offset: int, pop_time: int) -> int | Refused
     return found if isinstance(found, Refused) else self.offsets[-1] + 1
 
 
+def of_any_pop(self: OrderedPop, offset: int, pop_time: int) -> int | Refused:
+    return ACKNOWLEDGE(self, offset, self.pop_time)
+
+
 ACKNOWLEDGE = OrderedPop.acknowledge
 
 
@@ -136,6 +158,7 @@ ACKNOWLEDGE = OrderedPop.acknowledge
         ("free_at", never_blocks),
         ("acknowledged", property(forgets)),
         ("acknowledge", last_plus_one),
+        ("acknowledge", of_any_pop),
     ],
 )
 def test_broken_rules_are_found(
