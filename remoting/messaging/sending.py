@@ -68,6 +68,8 @@ from triomq.remoting.server.turns import Turns, in_turns
 SEND_SECONDS = 3.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 0.5
 """While no master takes a message."""
+MESSAGES_MAX = 1024
+"""Messages of one SendMessage. Clients of RocketMQ send one."""
 MESSAGES_AT_ONCE = 64
 """Messages of a request that are stored in a turn: some milliseconds."""
 QUESTION_SECONDS = {RequestCode.END_TRANSACTION: 3.0, RequestCode.RECALL_MESSAGE: 2.0}
@@ -153,6 +155,12 @@ class Sending:
     async def send(self, request: SendMessageRequest, call: CallContext) -> SendMessageResponse:
         """Store messages of one topic, one after the other; an entry for each. Raises: Refused."""
         client = self.clients.of_call(call)
+        if len(request.messages) > MESSAGES_MAX:
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"{len(request.messages)} messages are sent at once; the limit is {MESSAGES_MAX}:"
+                " send several requests",
+            )
         now_ms = self.clock_ms()
         topic, turns = common_topic(request.messages), Turns(MESSAGES_AT_ONCE)
         async for message in in_turns(request.messages, turns):

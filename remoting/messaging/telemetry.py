@@ -49,6 +49,8 @@ ANSWER_SECONDS = 5.0
 """How long a client may take to answer a command of a broker."""
 SETTINGS_BYTES_MAX = 512 * 1024
 """of one client: 4,000 topics with the longest names. Each heartbeat of it goes through them."""
+TOPICS_MAX = 2_000
+"""Topics of one client: what brokers are told of them takes 10 ms, at each heartbeat."""
 UNANSWERED_MAX = 16
 """Commands that one client has not answered; further requests of brokers are refused."""
 _RESULTS = {
@@ -161,9 +163,17 @@ class TelemetryStreams:
                 f"the settings have {size} bytes; the limit is {SETTINGS_BYTES_MAX}: name fewer"
                 " topics, and use several clients",
             )
+        topics = max(len(settings.publishing.topics), len(settings.subscription.subscriptions))
+        if topics > TOPICS_MAX:
+            raise Refused(
+                Code.BAD_REQUEST,
+                f"the settings name {topics} topics; the limit is {TOPICS_MAX}: use several"
+                " clients",
+            )
         known = KnownClient(client.client_id, client.peer, client.language, client.seen)
         known.settings = settings
         known.heartbeat_data()  # raises for an illegal name, before anything changes
+        await trio.lowlevel.checkpoint()
         group = known.consumer_group
         config = None if group is None else await self.cluster.group(group)
         client.settings = merged_settings(settings, config, self.settings)

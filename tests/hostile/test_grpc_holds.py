@@ -6,6 +6,7 @@ Run as a program, this file writes what it measures to ``docs/grpc_holds.json``,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -28,7 +29,13 @@ QUEUES = 65_535
 """The most that a topic may have."""
 MESSAGES = 1024
 """The most that one call sends or acknowledges."""
+TINY = 20_000
+"""More messages than a call may send."""
 HANDLE = "x" * 100_000
+TELEMETRY = (
+    (2_000, "settings with 2,000 topics"),
+    (30_000, "settings with 30,000 topics, 512 KiB, refused"),
+)
 LONG = [("grpc.max_receive_message_length", 64 << 20), ("grpc.use_local_subchannel_pool", 1)]
 WIDE, ORDERLY = pb.Resource(name="Wide"), pb.Resource(name="InOrder")
 
@@ -56,6 +63,7 @@ def worst_calls(client: GrpcClient, acknowledged: list[pb.Message]) -> list[Wors
         MESSAGES - len(entries)
     )
     wrong = {"group": group, "topic": WIDE, "receipt_handle": HANDLE, "message_id": "A"}
+    tiny = [client.message(b"x")] * TINY
     many = [client.message(b"x", keys=["k"] * 20) for _ in range(MESSAGES)]
     return [
         Worst("QueryRoute", "65,535 queues", rpc.QueryRouteRequest(topic=WIDE), QUEUES),
@@ -72,6 +80,11 @@ def worst_calls(client: GrpcClient, acknowledged: list[pb.Message]) -> list[Wors
             rpc.SendMessageRequest(messages=[client.message(b"x" * (1 << 22))]),
         ),
         Worst("SendMessage", "1,024 messages of 20 keys", rpc.SendMessageRequest(messages=many)),
+        Worst(
+            "SendMessage",
+            "20,000 messages of a byte, refused",
+            rpc.SendMessageRequest(messages=tiny),
+        ),
         Worst(
             "AckMessage",
             "1,024 handles",
@@ -101,6 +114,15 @@ def worst_calls(client: GrpcClient, acknowledged: list[pb.Message]) -> list[Wors
         ),
         Worst("NotifyClientTermination", "any", rpc.NotifyClientTerminationRequest(group=group)),
     ]
+
+
+def wide_settings(client: GrpcClient, count: int) -> pb.Settings:
+    """Return the settings of a client that subscribes to that many topics beside its own."""
+    made = client.settings()
+    for number in range(count):
+        entry = made.subscription.subscriptions.add()
+        entry.topic.name, entry.expression.expression = f"t{number}", "*"
+    return made
 
 
 def longest(holds: LoopHolds) -> float:
@@ -133,6 +155,14 @@ async def measured(broker: GrpcBroker) -> list[tuple[str, str, float]]:
                     assert answer.status.code == pb.Code.OK
                     queues = [getattr(row, "message_queue", row).id for row in rows]
                     assert queues == list(range(worst.rows))
+            for count, what in TELEMETRY:
+                settings = wide_settings(client, count - 1)
+                holds.take()
+                stream.put(rpc.TelemetryCommand(settings=settings))
+                with contextlib.suppress(grpc.RpcError):
+                    answer = await stream.take()
+                found.append(("Telemetry", what, longest(holds)))
+            assert len(answer.settings.subscription.subscriptions) == TELEMETRY[0][0]
     return found
 
 

@@ -12,6 +12,7 @@ from grpc_broker import TOPIC, GrpcClient, grpc_broker, telemetry
 
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
+from triomq.remoting.messaging.sending import MESSAGES_MAX
 from triomq.remoting.messaging.transaction_place import TransactionPlace
 
 Code = pb.Code
@@ -160,6 +161,7 @@ async def test_refused_messages(tmp_path: Path) -> None:
             ([client.message(b"x", message_id=" ")], Code.ILLEGAL_MESSAGE_ID),
             ([client.message(b"x", message_group="g")], Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
             ([broker.client(topic="Nowhere").message(b"x")], Code.TOPIC_NOT_FOUND),
+            ([client.message(b"x")] * (MESSAGES_MAX + 1), Code.BAD_REQUEST),
         ]
         for messages, code in cases:
             answer = await client.send(*messages)
