@@ -139,6 +139,7 @@ def open_broker(
             services.registrar.settings.broker_address
             if config.replication.acting_master
             else None,
+            compare_ends=role.slave.compare_ends,
         )
     acting = open_acting_option(
         config.replication,

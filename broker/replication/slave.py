@@ -32,7 +32,7 @@ from triomq.broker.replication.login import ReplicationLogin
 from triomq.broker.replication.master_link import LinkRules
 from triomq.broker.replication.parted import PartedLogs
 from triomq.broker.replication.rates import RateMeter
-from triomq.broker.replication.slave_link import SlaveLink
+from triomq.broker.replication.slave_link import SlaveLink, longer_log
 from triomq.broker.replication.transfer import (
     NAME_MAX,
     EpochBegins,
@@ -173,6 +173,24 @@ class ReplicationSlave:
             self._log(address, reason, retry_seconds)
             await trio.sleep(retry_seconds)
 
+    async def compare_ends(self, own_end: int, master_end: Callable[[], Awaitable[int]]) -> None:
+        """Note that the logs have parted if this one is longer than its master's.
+
+        A master of RocketMQ says nothing when a longer log connects, and goes on in the middle as
+        soon as its own log is the longer one. Masters of TrioMQ say in their hello where they are.
+
+        ``own_end``: of this log; ``master_end`` asks for the master's afterwards.
+
+        Raises: RemotingError. Checkpoint: maybe.
+        """
+        greeted = self.link is not None and self.link.master is not None
+        if greeted or self.epochs is not None or self.parted.known():
+            return
+        end = await master_end()
+        if own_end > end:
+            self.parted.note(longer_log(own_end, end))
+            logger.error("this slave serves nothing: %s", self.parted.reason)
+
     async def _leave(self, address: str, scope: trio.CancelScope) -> None:
         """Cancel the scope when the master's HA address changes."""
         while self.master.ha == address:
@@ -219,6 +237,8 @@ class ReplicationSlave:
     async def _run_tasks(self, link_socket: LinkSocket) -> str:
         copy = self.copy
         empty = copy.is_empty
+        if empty:
+            self.parted.note("")  # an empty log is the beginning of every other
         link = self.link = self._new_link(
             None if empty else copy.received,
             b"" if empty or self.epochs is None else await self._tail(copy.received),
@@ -368,6 +388,8 @@ class ReplicationSlave:
         try:
             for index, event in enumerate(events):
                 if isinstance(event, LogData):
+                    if self.parted.known() and link.master is None and self.epochs is None:
+                        raise LogsParted(self.parted.reason)
                     self.bytes_received += len(event.data)
                     self.copy.take_unindexed(event.start, event.data)
                 elif isinstance(event, MasterHello):
@@ -453,8 +475,6 @@ class ReplicationSlave:
                 ),
             )
             self.parted.note("")
-        elif end is None:
-            self.parted.note("")  # an empty log is the beginning of every other
         with self._bounded_send():
             await link_socket.send(link.introduction())
 

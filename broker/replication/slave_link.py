@@ -34,6 +34,14 @@ PARTED_FIXES = (
 )
 
 
+def longer_log(own_end: int, master_end: int) -> str:
+    """Return why a slave whose log is longer than its master's does not follow."""
+    return (
+        f"our log ends at {own_end}, the master's at {master_end}: this slave has messages that"
+        f" its master has not; {PARTED_FIXES}"
+    )
+
+
 @attrs.define(eq=False)
 class SlaveLink:
     """State of one connection."""
@@ -111,10 +119,7 @@ class SlaveLink:
             )
 
         if self.expected is not None and self.expected > hello.end:
-            raise LogsParted(
-                f"our log ends at {self.expected}, the master's at {hello.end}: this slave has"
-                f" messages that its master has not; {PARTED_FIXES}"
-            )
+            raise LogsParted(longer_log(self.expected, hello.end))
 
     def check(self, hello: MasterHello, crc: int) -> None:
         """Compare the CRC of this log's bytes from ``check_start`` on with the master's.

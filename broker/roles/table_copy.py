@@ -9,6 +9,7 @@ Source: broker/slave/SlaveSynchronize.java (there every 60 s, in 4.9 every 10 s)
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import attrs
@@ -92,6 +93,8 @@ class TableCopy:
     acting_address: str | None = None
     """Where this slave is, if it may act for its master."""
     period_seconds: float = PERIOD_SECONDS
+    compare_ends: Callable[[int, Callable[[], Awaitable[int]]], Awaitable[None]] | None = None
+    """Takes the end of this log, and what asks for the end of the master's."""
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """Held while tables are replaced: commits that the master tells wait until then."""
     _copied: Watermark = attrs.field(factory=Watermark, init=False)
@@ -160,6 +163,8 @@ class TableCopy:
         """
         report = OwnReport()
         log_end = self.store.appended.value
+        if self.compare_ends is not None:
+            await self.compare_ends(log_end, partial(self._log_end, address))
         topics = TopicTable.decode(await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG))
         if topics.data_version != self.topics.version.current and topics.topic_config_table:
             # A table with fewer changes than ours is not its next version: the master's config

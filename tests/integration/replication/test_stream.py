@@ -4,6 +4,7 @@ and peers that behave like Java's.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -598,6 +599,37 @@ async def test_logs_that_parted_are_never_joined(
             await wait_until(note.exists)
             ends = slave_store.appended.value, master_store.appended.value
             assert "our log ends at {}, the master's at {}".format(*ends) in note.read_text()
+
+
+async def test_a_slave_that_is_ahead_of_a_java_master_follows_no_more(tmp_path: Path) -> None:
+    """Such a master says nothing until its log is longer, and goes on in the middle: with messages
+    of equal sizes the bytes fit.
+    """
+    async with open_pair(tmp_path) as (source, slave_store):
+        fill(source, 3)
+        fill(slave_store, 3)
+        before = slave_store.appended.value
+        fill(source, 1)
+        more = log_of(source)[before:]
+
+        async def end_of_master() -> int:
+            return before - 100
+
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        async with following_slave(slave_store, listeners[0].socket.getsockname()[1]) as slave:
+            async with await listeners[0].accept() as stream:
+                await stream.send_all(struct.pack(">qi", before, 0))
+                await wait_until(lambda: slave.following)
+                await slave.compare_ends(before - 100, end_of_master)
+                assert not slave.parted.known()
+                await slave.compare_ends(before, end_of_master)
+                assert f"the master's at {before - 100}" in slave.parted.reason
+                await stream.send_all(struct.pack(">qi", before, len(more)) + more)
+                with contextlib.suppress(trio.BrokenResourceError):
+                    while await stream.receive_some(1):
+                        pass
+            assert slave_store.appended.value == before
+        await listeners[0].aclose()
 
 
 async def test_garbage_on_the_ha_port_harms_no_slave(tmp_path: Path) -> None:
