@@ -48,7 +48,8 @@ class CallHead:
     """What a client says about a call before its first message.
 
     ``path``: ``/package.Service/Method``. ``timeout_seconds``: infinite without a deadline.
-    ``metadata``: the other headers; values of one name are joined by commas, those of names in
+    ``metadata``: the other headers; of several values of one name the last counts, as in grpc-java:
+    Go's producers add a second signature and date to a send that they repeat. Values of names in
     ``-bin`` are base64 (``binary`` decodes them).
     """
 
@@ -79,7 +80,7 @@ def read_head(headers: Iterable[HeaderEntry]) -> CallHead:
     metadata: dict[str, str] = {}
     for _, value, key, text, _, kind in headers:
         if kind is _METADATA:
-            metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
+            metadata[key] = text
         elif kind is _PATH:
             path = text
         elif kind is _METHOD:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import access_run
 import processes
 import pytest
 import trio
@@ -87,7 +88,7 @@ def answers(address: str) -> tuple[dict[str, int], int]:
 
     async def ask() -> tuple[dict[str, int], int]:
         found = {}
-        async with Connector(ConnectorConfig()) as connector:
+        async with Connector(ConnectorConfig(hooks=access_run.HOOKS)) as connector:
             peer = BrokerPeer(connector, address)
             await peer.create_topic("T", 4)
             for name, case in cases():

@@ -81,7 +81,7 @@ def test_metadata() -> None:
     assert head.metadata == {
         "x-mq-client-id": "a@1@0@x",
         "x-mq-namespace": "",
-        "x-list": "1,2",
+        "x-list": "2",
         "x-data-bin": "AP8K",
         "x-padded-bin": "AP8=,AA==",
         "x-wrong-bin": "?",
