@@ -11,33 +11,19 @@ import attrs
 import pyarrow as pa
 
 from triomq.client.spark.errors import RowRefused
-from triomq.remoting.core.errors import LocalProtocolError
+from triomq.client.spark.sink.property_texts import ORIGIN, property_texts
 from triomq.remoting.protocol.batch import ELEMENT_BYTES, ELEMENT_HEAD, ELEMENT_LENGTH
 from triomq.remoting.protocol.compression import compress_body
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX
 from triomq.remoting.protocol.ids import UniqueIds
-from triomq.remoting.protocol.message_properties import (
-    DELAY,
-    KEYS,
-    PROPERTIES_BYTES_MAX,
-    RESERVED_PROPERTIES,
-    SHARDING_KEY,
-    TAGS,
-    TIMER_DELIVER_MS,
-    UNIQ_KEY,
-    WAIT,
-    check_separators,
-)
+from triomq.remoting.protocol.message_properties import PROPERTIES_BYTES_MAX, UNIQ_KEY, WAIT
 
-ORIGIN = "__SPARK"
-"""property: ``queryId/batchId/partition/row``, equal for a row that a repeated task sends again"""
 MESSAGES_MAX = 4096
 """messages of a batch"""
 PIECES = 4
 """of a message in the body of a request"""
 BODY_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
 """a frame also has a header of 32 KiB of properties, and less than 1 KiB of other fields"""
-NOT_HEADERS = RESERVED_PROPERTIES | {ORIGIN}
 TEXTS = (pa.string(), pa.large_string())
 Refuse = Callable[[object, str], None]
 """takes the mark of a row, and the reason why it is not sent"""
@@ -58,8 +44,8 @@ class QueueWish(NamedTuple):
 
 
 CELL_COLUMNS = (
-    *("value", "topic", "key", "tags", "headers", "shardingKey", "brokerName", "queueId"),
-    *("delayLevel", "deliverTimestamp", "flag"),
+    *("value", "topic", "shardingKey", "brokerName", "queueId", "delayLevel", "deliverTimestamp"),
+    "flag",
 )
 """The cells of a row, in this order; None for columns that are not there."""
 
@@ -137,6 +123,7 @@ class OutgoingRows:
         marks: Iterable[object] = repeat(None)
         if self.marks:
             marks = zip(*(batch.column(place).to_pylist() for place in self.marks))
+        properties = property_texts(batch, self.places)
         begin = f"{WAIT}\x01true\x02{UNIQ_KEY}\x01"
         middle = f"\x02{ORIGIN}\x01{self.origin}/"
         next_id, head, length = self.ids.next, ELEMENT_HEAD.pack, ELEMENT_LENGTH.pack
@@ -144,17 +131,18 @@ class OutgoingRows:
         large = min(self.compress_over_bytes, BODY_BYTES_MAX + 1)
         last: SinkBatch | None = None
         first, self._count = self._count, self._count + batch.num_rows
-        for number, cells, mark in zip(count(first), zip(*columns), marks):
-            body, topic, key, tags, headers, sharding_key, broker, queue_id, level, moment, flag = (
-                cells
-            )
+        for number, cells, more, mark in zip(count(first), zip(*columns), properties, marks):
+            body, topic, sharding_key, broker, queue_id, level, moment, flag = cells
             # Without a body the message is a tombstone: in a compaction topic it deletes its key.
             body = body or b""
-            more, sys_flag = "", 0
+            sys_flag = 0
             alone = level or moment is not None
             try:
-                if key or tags or headers or alone or sharding_key is not None:
-                    more = more_properties(cells)
+                if more is None:
+                    raise RowRefused(
+                        "cannot be a message: property names and values must not contain the"
+                        " characters 0x01 and 0x02"
+                    )
                 text = f"{more}{begin}{next_id(now_ms)}{middle}{number}\x02".encode()
                 if len(text) > PROPERTIES_BYTES_MAX:
                     raise RowRefused(
@@ -255,39 +243,6 @@ def cells_of(batch: pa.RecordBatch, name: str, place: int | None) -> Iterable[ob
     if name == "value" and column.type in TEXTS:
         column = column.cast(pa.large_binary())
     return column.to_pylist()  # type: ignore[no-any-return]
-
-
-def more_properties(cells: tuple[Any, ...]) -> str:
-    """Return the properties that a row has itself. Raises: RowRefused.
-
-    Headers that RocketMQ sets itself are left out: the source's column ``headers`` has these, too.
-    Arrow gives a map as pairs.
-    """
-    _, _, key, tags, headers, sharding_key, _, _, level, moment, _ = cells
-    pieces = []
-    if headers:
-        pieces = [
-            f"{name}\x01{value}\x02"
-            for name, value in headers
-            if value and name and name not in NOT_HEADERS
-        ]
-    if tags:
-        pieces.append(f"{TAGS}\x01{tags}\x02")
-    if key:
-        name = key if isinstance(key, str) else key.decode("utf-8", "replace")
-        pieces.append(f"{KEYS}\x01{name}\x02")
-    if sharding_key is not None:
-        pieces.append(f"{SHARDING_KEY}\x01{sharding_key}\x02")
-    if level:
-        pieces.append(f"{DELAY}\x01{level}\x02")
-    if moment is not None:
-        pieces.append(f"{TIMER_DELIVER_MS}\x01{round(moment.timestamp() * 1000)}\x02")
-    text = "".join(pieces)
-    try:
-        check_separators(text, len(pieces))
-    except LocalProtocolError as error:
-        raise RowRefused(f"cannot be a message: {error}") from error
-    return text
 
 
 def packed(body: bytes, over_bytes: int) -> tuple[bytes, int]:

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 from triomq.client.sending.queue_choice import choose_by_key
 from triomq.client.spark.errors import OptionError, RowRefused
 from triomq.client.spark.sink.outgoing import MESSAGES_MAX, OutgoingRows, QueueWish, SinkBatch
+from triomq.client.spark.sink.property_texts import property_texts
 from triomq.client.spark.sink.sink_columns import check_sink_schema
 from triomq.client.spark.sink.sink_options import parse_sink_options
 from triomq.client.spark.sources.source import RocketMQDataSource
@@ -349,3 +350,28 @@ def test_a_topic_cannot_be_overwritten() -> None:
         source.streamWriter(schema, overwrite=True)
     assert source.writer(schema, overwrite=False)
     assert source.streamWriter(schema, overwrite=False)
+
+
+def test_the_texts_of_properties_are_those_of_each_row() -> None:
+    """A row with a separator in a property has none; a slice of a batch has its own rows."""
+    headers = [
+        [("a", "1")],
+        None,
+        [],
+        [("b", None), ("c", ""), ("", "x"), ("d", "2"), ("UNIQ_KEY", "not sent")],
+        [("e", "x\x02")],
+        [("f\x01", "x")],
+        [("g", "3"), ("h", "你")],
+    ]
+    keys = [b"k", None, b"", b"\xff", b"z", b"y", b"k\x01"]
+    found = ["a\x011\x02KEYS\x01k\x02", "", "", "d\x012\x02KEYS\x01\ufffd\x02", None, None, None]
+    small = [pa.array(headers, pa.map_(pa.string(), pa.string())), pa.array(keys, pa.binary())]
+    large = [pa.map_(pa.large_string(), pa.large_string()), pa.large_binary()]
+    for arrays in (small, [array.cast(kind) for array, kind in zip(small, large)]):
+        batch = pa.RecordBatch.from_arrays(arrays, ["headers", "key"])
+        places = {"headers": 0, "key": 1}
+        assert list(property_texts(batch, places)) == found
+        assert list(property_texts(batch.slice(3, 3), places)) == found[3:6]
+    batch = pa.RecordBatch.from_arrays([*small, small[1]], ["headers", "key", "value"])
+    with pytest.raises(RowRefused, match=r"row 4 of this task .* the characters 0x01 and 0x02"):
+        list(sink(batch.schema.names).of(batch, 1))
