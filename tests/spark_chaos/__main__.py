@@ -41,9 +41,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the numbers of every run (0)")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="this one run of the seed")
     parser.add_argument(
-        "--forgetful",
+        "--lake",
+        choices=("parquet", "delta", "iceberg"),
+        default="parquet",
+        help="the tables of pipelines; delta and iceberg: only runs with pipelines (parquet)",
+    )
+    parser.add_argument(
+        "--broken",
         action="store_true",
-        help="with a source that forgets where batch 0 begins: the runs must find it",
+        help="with --only: the driver breaks a rule, which the run must find",
     )
     parser.add_argument(
         "--fresh", action="store_true", help="forget what an earlier start of this seed has left"
@@ -51,7 +57,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print all records as one JSON object")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # the servers end, too
-    folder = WORK / f"{arguments.seed}{'-only' if arguments.only is not None else ''}"
+    words = [str(arguments.seed), arguments.lake, "only" if arguments.only is not None else ""]
+    folder = WORK / "-".join(word for word in words if word not in ("", "parquet"))
     if arguments.fresh or arguments.only is not None:
         shutil.rmtree(folder, ignore_errors=True)
     servers = folder / "servers"
@@ -59,18 +66,18 @@ def main() -> int:
     begun = time.monotonic()
     try:
         prepare_java(folder / "java")
-        with open_scene(servers) as scene:
+        with open_scene(servers, arguments.lake) as scene:
             campaign = ChaosCampaign(
                 folder, arguments.seed, scene, (lambda text: None) if arguments.json else tell
             )
             if arguments.only is not None:
-                source = "rocketmq-forgetful" if arguments.forgetful else "rocketmq"
-                record = campaign.read(arguments.only, source)
+                record = campaign.read(arguments.only, broken=arguments.broken)
                 tell(json.dumps(record, indent=2))
                 return 0
             while len(campaign.runs) < arguments.runs:
                 campaign.read_next()
-            campaign.write()
+            if arguments.lake == "parquet":
+                campaign.write()
     except JavaNotFound as error:
         print(f"spark-chaos: {error}", file=sys.stderr)
         return 2

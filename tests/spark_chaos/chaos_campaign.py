@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from tests.spark_chaos.pipelines import PipelinesRun
-from tests.spark_chaos.plan import OF_PIPELINES, DoesNotCount, draw, sink_victims
+from tests.spark_chaos.plan import KINDS, OF_PIPELINES, DoesNotCount, draw, sink_victims
 from tests.spark_chaos.reading import ReadingRun
 from tests.spark_chaos.scene import Scene
 from tests.spark_chaos.writing import WritingRun
@@ -61,13 +61,17 @@ class ChaosCampaign:
         self._save()
         return record
 
-    def read(self, number: int, source: str = "rocketmq") -> dict[str, Any]:
-        """Do a reading run. Raises: ChaosFound, DoesNotCount."""
-        plan = draw(self.seed, number)
+    def read(self, number: int, *, broken: bool = False) -> dict[str, Any]:
+        """Do a reading run; with ``broken`` one rule is broken that it must find. Where pipelines
+        write to Delta or Iceberg, all runs have pipelines. Raises: ChaosFound, DoesNotCount.
+        """
+        of_all = self.scene.host.lake == "parquet"
+        plan = draw(self.seed, number, tuple(KINDS) if of_all else OF_PIPELINES)
 
         def play(folder: Path) -> dict[str, Any]:
             if plan.kind in OF_PIPELINES:
-                return PipelinesRun(self.scene, plan, folder).play()
+                return PipelinesRun(self.scene, plan, folder, broken).play()
+            source = "rocketmq-forgetful" if broken else "rocketmq"
             return ReadingRun(self.scene, plan, folder, source).play()
 
         record = self._counting(f"read-{number}", play)

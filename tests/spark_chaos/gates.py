@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-GATE_SECONDS_MAX = 120.0
+GATE_SECONDS_MAX = 600.0
 
 
 def wait_at_gate(folder: str, batch: int, marker: str, rows: list[Any]) -> None:

@@ -33,6 +33,7 @@ topics = ["{topic}"]
 format = "bytes"
 
 [sink]
+kind = "{kind}"
 path = "{lake}"
 keep_days = {keep_days}
 
@@ -53,6 +54,8 @@ class PipelineQuery:
     options: dict[str, str]
     old_dates: bool = False
     """whether half of the messages look as if they had been stored long ago"""
+    broken: str = ""
+    """the kind of the run, if the driver breaks a rule that such runs hold up"""
     query: QueryFolder = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -80,6 +83,7 @@ class PipelineQuery:
                 namesrv=self.scene.namesrv,
                 topic=self.topic,
                 options=options,
+                kind=self.scene.host.lake,
                 lake=self.lake,
                 keep_days=KEEP_DAYS,
             )
@@ -94,7 +98,7 @@ class PipelineQuery:
     def start_upkeep(self, *, again: bool = False, hold: int | None = None) -> str:
         """Run ``compact``, once or until it is stopped; hold it in a merge. Returns: its name."""
         name = f"upkeep of {self.name}"
-        holds = [] if hold is None else [(str(self.lake), "merged", hold)]
+        holds = [] if hold is None else [("lake", "merged", hold)]
         self._ask(name, "keep up", holds, again=again)
         return name
 
@@ -118,6 +122,7 @@ class PipelineQuery:
             "folder": str(self.query.path),
             "holds": holds,
             "old dates": self.old_dates,
+            "broken": self.broken,
             **more,
         }
         self.scene.host.ask("start pipeline", name=name, job=job)
@@ -168,8 +173,13 @@ class PipelineQuery:
 
     def rows(self) -> Iterator[WrittenRow]:
         """Yield the rows that readers of the lake see, of all pipelines that write to it."""
-        for file in sorted(self.lake.rglob("*.parquet")):
-            if any(part[0] in "._" for part in file.relative_to(self.lake).parts):
+        folder = self.lake
+        if self.scene.host.lake != "parquet":  # its rows are in files that the format names
+            folder = self.query.path / "rows"
+            self._ask("reader", "read", [], to=str(folder))
+            self.result_of("reader")
+        for file in sorted(folder.rglob("*.parquet")):
+            if any(part[0] in "._" for part in file.relative_to(folder).parts):
                 continue
             found = pq.ParquetFile(file).read(["mq_broker", "mq_queue", "mq_offset", "value"])
             columns = found.to_pydict()

@@ -34,6 +34,7 @@ class PipelinesRun:
     scene: Scene
     plan: ChaosPlan
     folder: Path
+    broken: bool = False
     evidence: list[dict[str, Any]] = attrs.field(factory=list)
     notes: dict[str, Any] = attrs.field(factory=dict)
     found: list[str] = attrs.field(factory=list)
@@ -79,7 +80,8 @@ class PipelinesRun:
             "pollIntervalMs": "50",
             "minPartitions": "2",
         }
-        return PipelineQuery(self.scene, self.folder, name, topic, options, **more)
+        broken = self.plan.kind if self.broken else ""
+        return PipelineQuery(self.scene, self.folder, name, topic, options, broken=broken, **more)
 
     def sender(self, topic: str, brokers: Collection[str]) -> Sender:
         """Create a topic, and return what sends to it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import attrs
 
@@ -58,10 +59,10 @@ class ChaosPlan:
     """of the bodies"""
 
 
-def draw(seed: int, number: int) -> ChaosPlan:
+def draw(seed: int, number: int, kinds: Sequence[str] = tuple(KINDS)) -> ChaosPlan:
     """Return the plan of a run: a round of the deck has each kind once, in an order of its own."""
-    rounds, place = divmod(number, len(KINDS))
-    deck = list(KINDS)
+    rounds, place = divmod(number, len(kinds))
+    deck = list(kinds)
     random.Random(f"{seed}/{rounds}").shuffle(deck)
     kind = deck[place]
     numbers = random.Random(f"{seed}/{number}")

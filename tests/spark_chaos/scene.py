@@ -235,9 +235,9 @@ class Sender:
 
 
 @contextlib.contextmanager
-def open_scene(folder: Path) -> Iterator[Scene]:
+def open_scene(folder: Path, lake: str = "parquet") -> Iterator[Scene]:
     """Start the driver, then the servers, in the time that its JVM takes."""
-    host = SparkHost(folder / "spark")
+    host = SparkHost(folder / "spark", lake)
     with contextlib.ExitStack() as stack:
         stack.callback(host.close)
         host.start()

@@ -18,10 +18,10 @@ import psutil
 
 from tests.spark_chaos.plan import DoesNotCount
 from tests.support.processes import ROOT
-from tests.support.spark_peers import wait_for
+from tests.support.spark_peers import lake_path, wait_for
 
 PROGRAM = Path(__file__).with_name("spark_queries.py")
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 600.0
 STATE_SECONDS = 1.0
 TOO_BUSY = "Python worker failed to connect back"
 SOURCE_PROCESS = "python_streaming_source_runner"
@@ -29,9 +29,13 @@ SOURCE_PROCESS = "python_streaming_source_runner"
 
 @attrs.define(eq=False)
 class SparkHost:
-    """One driver at a time: ``kill`` replaces it. Its JVM starts while others work."""
+    """One driver at a time: ``kill`` replaces it. Its JVM starts while others work.
+
+    ``lake``: the kind of tables, whose PySpark the driver has.
+    """
 
     folder: Path
+    lake: str = "parquet"
     drivers: int = 0
     process: subprocess.Popen[str] | None = None
 
@@ -39,15 +43,18 @@ class SparkHost:
         """Start a driver; the first ``ask`` waits until it is ready."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.drivers += 1
+        paths = [str(ROOT), str(ROOT / "tests" / "support")]
+        if self.lake != "parquet":
+            paths.insert(0, lake_path(self.lake))
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(PROGRAM), str(self.folder)],
+                [sys.executable, str(PROGRAM), str(self.folder), self.lake],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}"},
+                env={**os.environ, "PYTHONPATH": ":".join(paths)},
             )
 
     @property

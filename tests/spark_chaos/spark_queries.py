@@ -1,6 +1,6 @@
 """The driver that the chaos runs kill: it reads commands as lines of JSON, and answers each.
 
-Its argument is a folder. A query's job is a JSON object:
+Its arguments are a folder and the kind of the pipelines' tables. A query's job is a JSON object:
 
 folder: of checkpoint and output; format, options: of the source; sink: "parquet", "foreach" (each
 batch replaces its own folder, so that a repeated batch changes nothing) or the options of the topic
@@ -30,7 +30,7 @@ from pyspark.sql.streaming import StreamingQuery  # noqa: E402
 from tests.spark_chaos.broken_source import ForgetfulDataSource  # noqa: E402
 from tests.spark_chaos.gates import wait_at_gate  # noqa: E402
 from tests.spark_chaos.judge import NAME_BYTES  # noqa: E402
-from tests.spark_chaos.pipeline_jobs import PipelineJob, PipelineJobs  # noqa: E402
+from tests.spark_chaos.pipeline_jobs import PipelineJob, PipelineJobs, settings_of  # noqa: E402
 from tests.support.spark_peers import open_session  # noqa: E402
 
 OUTPUT = (
@@ -87,7 +87,8 @@ def started(spark: SparkSession, job: dict[str, Any]) -> StreamingQuery:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Spark prints is no answer
-    spark = open_session(Path(sys.argv[1]) / "local", master="local[4,4]")
+    folder, lake = sys.argv[1:]
+    spark = open_session(Path(folder) / "local", master="local[4,4]", settings=settings_of(lake))
     # Small record batches: a task that is held has messages that it has not pulled yet.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     spark.dataSource.register(ForgetfulDataSource)

@@ -5,7 +5,7 @@ A message is one element of the body of SEND_BATCH_MESSAGE, which is joined from
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count, repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import attrs
 import pyarrow as pa
