@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import repeat
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,7 +50,7 @@ def property_texts(batch: pa.RecordBatch, places: Mapping[str, int]) -> Iterable
     return pc.if_else(damaged, None, texts).to_pylist()  # type: ignore[no-any-return]
 
 
-def texts_of_headers(headers: Any) -> Any:
+def texts_of_headers(headers: pa.MapArray) -> pa.Array:
     """Return the text of each row's headers, without those that RocketMQ sets itself: the source's
     column ``headers`` has these, too. Empty names and values are no properties.
     """
@@ -63,7 +62,7 @@ def texts_of_headers(headers: Any) -> Any:
     return pc.if_else(headers.is_null(), "", texts)
 
 
-def values_of(column: str, cells: Any) -> Any:
+def values_of(column: str, cells: pa.Array) -> pa.Array:
     """Return a column as texts; null where a row has no such property."""
     if column == "deliverTimestamp":
         micros = cells.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -77,7 +76,7 @@ def values_of(column: str, cells: Any) -> Any:
     return texts if column == "shardingKey" else pc.if_else(pc.not_equal(texts, ""), texts, None)
 
 
-def property_column(name: Any, values: Any) -> Any:
+def property_column(name: str | pa.Array, values: pa.Array) -> pa.Array:
     """Return one property for each value, empty where that is null."""
     texts = pc.binary_join_element_wise(name, "\x01", values, "\x02", "")
     damaged = pc.or_(*(pc.greater(pc.count_substring(texts, each), 1) for each in "\x01\x02"))
