@@ -55,7 +55,7 @@ COMMANDS = (
             ),
             *BROKERS,
             Option(
-                "--from ADDRESS", "the address that the request comes from", default="127.0.0.1"
+                "--from IP", "the address that the request comes from", default="127.0.0.1"
             ),
         ),
     ),
