@@ -277,6 +277,9 @@ def broker_requests(size: Size) -> Iterable[Worst]:
     yield worst(Code.GET_TIMER_CHECK_POINT, PLAIN)
     yield worst(Code.GET_BROKER_EPOCH_CACHE, PLAIN)
     yield worst(Code.NOTIFY_BROKER_ROLE_CHANGED, PLAIN, controller.RoleChangedHeader("x", 1, 1, 1))
+    yield worst(
+        Code.CONTROLLER_ELECT_MASTER, PLAIN, controller.ElectMasterHeader("c", "b", 1, True)
+    )
     yield worst(Code.GET_TIMER_METRICS, PLAIN)
     yield worst(Code.DELETE_EXPIRED_COMMITLOG, PLAIN)
     yield worst(Code.CLEAN_EXPIRED_CONSUMEQUEUE, PLAIN)
