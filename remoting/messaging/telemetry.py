@@ -48,9 +48,9 @@ logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
 """How long a client may take to answer a command of a broker."""
 SETTINGS_BYTES_MAX = 512 * 1024
-"""of one client: 4,000 topics with the longest names. Each heartbeat of it goes through them."""
-TOPICS_MAX = 2_000
-"""Topics of one client: what brokers are told of them takes 10 ms, at each heartbeat."""
+"""of one client. Each heartbeat of it goes through them."""
+TOPICS_MAX = 3_000
+"""Topics of one client: what brokers are told of them takes 15 ms, at each heartbeat."""
 UNANSWERED_MAX = 16
 """Commands that one client has not answered; further requests of brokers are refused."""
 _RESULTS = {

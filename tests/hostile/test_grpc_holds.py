@@ -33,7 +33,7 @@ TINY = 20_000
 """More messages than a call may send."""
 HANDLE = "x" * 100_000
 TELEMETRY = (
-    (2_000, "settings with 2,000 topics"),
+    (3_000, "settings with 3,000 topics"),
     (30_000, "settings with 30,000 topics, 512 KiB, refused"),
 )
 LONG = [("grpc.max_receive_message_length", 64 << 20), ("grpc.use_local_subchannel_pool", 1)]

@@ -54,9 +54,7 @@ COMMANDS = (
                 "RESOURCE", "Topic:NAME, Group:NAME or Cluster:NAME", read_resource, required=True
             ),
             *BROKERS,
-            Option(
-                "--from IP", "the address that the request comes from", default="127.0.0.1"
-            ),
+            Option("--from IP", "the address that the request comes from", default="127.0.0.1"),
         ),
     ),
 )
