@@ -49,6 +49,7 @@ from triomq.broker.store.follow.log_copy import LogCopy
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.client.dial import dial
 from triomq.remoting.core.address import parse_address
+from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.core.log_limit import LogLimit
 
 if TYPE_CHECKING:
@@ -179,14 +180,18 @@ class ReplicationSlave:
         A master of RocketMQ says nothing when a longer log connects, and goes on in the middle as
         soon as its own log is the longer one. Masters of TrioMQ say in their hello where they are.
 
-        ``own_end``: of this log; ``master_end`` asks for the master's afterwards.
+        ``own_end``: of this log; ``master_end`` asks for the master's afterwards. While a master
+        of RocketMQ starts it has no such figures: the next copy asks again.
 
-        Raises: RemotingError. Checkpoint: maybe.
+        Checkpoint: maybe.
         """
         greeted = self.link is not None and self.link.master is not None
         if greeted or self.epochs is not None or self.parted.known():
             return
-        end = await master_end()
+        try:
+            end = await master_end()
+        except RemotingError:
+            return
         if own_end > end:
             self.parted.note(longer_log(own_end, end))
             logger.error("this slave serves nothing: %s", self.parted.reason)

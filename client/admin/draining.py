@@ -142,11 +142,8 @@ async def elect(
             else chosen.broker_address == address
         ):
             header = ElectMasterHeader(broker.cluster, broker.name, chosen.broker_id, True)
-            try:  # a master of TrioMQ lets the set have every message first
-                await admin.ask(broker.address, RequestCode.CONTROLLER_ELECT_MASTER, header)
-            except BrokerError as error:
-                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    raise
+            master = group.master_address
+            if master is None or not await _hands_over(admin, master, header):
                 await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
             return leader, group, chosen
     if address is not None:
@@ -158,6 +155,21 @@ async def elect(
         f"no other living broker of {broker.name} is in its sync state set: without"
         f" {broker.address} the group takes no messages; see mqadmin broker replicas"
     )
+
+
+async def _hands_over(admin: Admin, master: str, header: ElectMasterHeader) -> bool:
+    """Ask a master of TrioMQ, which first lets the set have every message; return whether it could
+    be asked. Raises: BrokerError if it refuses.
+    """
+    try:
+        await admin.ask(master, RequestCode.CONTROLLER_ELECT_MASTER, header)
+    except BrokerError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return False
+    except TrioMQError:  # it is dead or silent
+        return False
+    return True
 
 
 async def controllers_of(admin: Admin, broker: BrokerAddress) -> list[str]:
