@@ -25,7 +25,7 @@ FINDS = {
     "a_slave_reports_what_its_disk_lacks": (0, "lacks some of it"),
     "readers_see_what_is_not_confirmed": (0, "which is not confirmed"),
     "a_new_master_numbers_on_behind_what_was_shown": (3, "was acknowledged to"),
-    "a_master_that_starts_keeps_its_epoch": (10, "is master in epoch"),
+    "a_master_that_starts_keeps_its_epoch": (2, "is master in epoch"),
 }
 """The first seed, which found it when this was written (with PYTHONHASHSEED=0, as in CI), and the
 complaint about the rule that is broken.
