@@ -161,8 +161,8 @@ class Rebalancer:
 
         Raises: ``TrioMQError`` if the share cannot be known now; nothing changes then.
         """
-        # An error is no share of zero queues: giving all up for a name server that is away would
-        # stop the group.
+        # Without a route this member keeps its queues. If members gave them up whenever a name
+        # server is away, the whole group would stop.
         known = await self.session.finder.subscribe_queues(topic)
         if known is None:
             raise RouteNotFound(topic)

@@ -181,7 +181,12 @@ def broker_requests(size: Size) -> Iterable[Worst]:
         element * ELEMENTS_MAX,
     )
     for code in (Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2):
-        yield worst(code, "4 MiB for nobody", send_header(properties="CLIENT\1x\2"), text)
+        yield worst(
+            code,
+            "4 MiB for a client that is not connected",
+            send_header(properties="CLIENT\1x\2"),
+            text,
+        )
     yield worst(Code.CONSUMER_SEND_MSG_BACK, PLAIN, send.SendBackHeader(0, "G", 0))
     end = transaction.EndTransactionHeader("P", 0, 0, 8, "x")
     yield worst(Code.END_TRANSACTION, PLAIN, end)

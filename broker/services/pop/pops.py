@@ -292,7 +292,7 @@ class Pops:
             log_end=self.store.appended.value,
         )
         due_ms = point.visible_at - LEAD_MS
-        # The check point first: if the append fails, nothing has moved and nobody has the messages.
+        # Append the check point before the position moves: a failed append must take no message.
         end = self.log.append([PopRecord(point, revive_queue, due_ms)])
         self.in_flight.begin(point, begun, revive_queue)
         self.move(key, following, end)

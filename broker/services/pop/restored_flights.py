@@ -1,8 +1,8 @@
 """What was popped before a start, at a time that the wall clock has not reached: it was set back.
 
-Timers go by that clock and would hide these messages for as long as it is behind. From the start
-on they are hidden for their invisible time, by the steady clock: nobody knows how much of it had
-passed, nor how long the broker was off.
+Timers go by that clock and would hide these messages for as long as it is behind. So each message
+is hidden for its whole invisible time, which the steady clock counts from the start of the broker.
+A broker cannot know how much of that time had passed before, nor how long it was stopped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 import trio
 
 from triomq.broker.services.pop.pops import Pops
-from triomq.broker.services.pop.revive_records import read_revive_record
+from triomq.broker.services.pop.restoring import some_records
 from triomq.remoting.protocol.bodies.check_point import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -22,14 +22,13 @@ from triomq.remoting.protocol.bodies.check_point import (
     Key,
 )
 from triomq.remoting.protocol.java_hash import java_hash
-from triomq.remoting.protocol.message_properties import REAL_QUEUE_ID, REAL_TOPIC
+from triomq.remoting.protocol.message_properties import REAL_QUEUE_ID
 from triomq.remoting.protocol.names import TIMER_TOPIC
 
 logger = logging.getLogger(__name__)
 
 RECORDS = frozenset(map(java_hash, (CHECK_POINT_TAG, ACK_TAG, BATCH_ACK_TAG)))
 """The codes of the tags that are read: there may be millions of other timed messages."""
-READ_MESSAGES, READ_BYTES = 1024, 1024 * 1024
 
 
 @attrs.define(eq=False)
@@ -45,32 +44,18 @@ class LaterRecords:
     async def read(self, pops: Pops, topic: str, queue_id: int) -> None:
         """Read one queue. Raises: StoreIoError."""
         done = pops.revived_to(queue_id) if topic == pops.revive_topic else -1
-        offset = await pops.store.offset_by_time(topic, queue_id, self.now)
-        while offset < pops.store.max_offset(topic, queue_id):
-            found = await pops.store.messages(
-                topic,
-                queue_id,
-                offset,
-                messages_max=READ_MESSAGES,
-                bytes_max=READ_BYTES,
-                tag_codes=RECORDS,
-            )
-            if found.next_offset <= offset:
-                return
-            offset = found.next_offset
-            for message in found.messages:
-                if message.properties.get(REAL_TOPIC, message.topic) != pops.revive_topic:
-                    continue
-                record = read_revive_record(message)
+        offset: int | None = await pops.store.offset_by_time(topic, queue_id, self.now)
+        while offset is not None:
+            records, offset = await some_records(pops, topic, queue_id, offset, RECORDS)
+            for message, record in records:
                 if isinstance(record, CheckPoint):
                     if record.pop_time > self.now:
                         revive_queue = int(message.properties.get(REAL_QUEUE_ID, queue_id))
                         self.points.setdefault(record.key, (record, revive_queue))
                     if message.queue_offset <= done:
                         self.decided.add(record.key)
-                elif record is not None:
+                else:
                     self.acknowledged.setdefault(record.key, set()).update(record.offsets)
-            await trio.lowlevel.checkpoint()
 
 
 async def restore_flights(pops: Pops) -> int:

@@ -14,10 +14,11 @@ from triomq.broker.services.pop.acting_records import ActingRecords
 from triomq.broker.services.pop.pop_log import PopRecord
 from triomq.broker.services.pop.pops import COVERED, Pops, make_ack, position_point
 from triomq.broker.services.pop.revive_records import read_revive_record
-from triomq.remoting.protocol.bodies.check_point import CHECK_POINT_TAG, LEAD_MS, CheckPoint
+from triomq.remoting.protocol.bodies.check_point import CHECK_POINT_TAG, LEAD_MS, Ack, CheckPoint
 from triomq.remoting.protocol.java_hash import java_hash
 from triomq.remoting.protocol.message_properties import REAL_TOPIC
 from triomq.remoting.protocol.names import TIMER_TOPIC
+from triomq.remoting.protocol.record import StoredMessage
 
 SLACK_MS = 5_000
 """A position may be committed this much later than its check point, beside the pause of flushes:
@@ -44,23 +45,10 @@ async def restore_positions(pops: Pops) -> int:
         for number in range(pops.settings.revive_queues)
     ]
     for topic, queue_id, first in queues:
-        offset = max(first, pops.store.min_offset(topic, queue_id))
-        while offset < pops.store.max_offset(topic, queue_id):
-            found = await pops.store.messages(
-                topic,
-                queue_id,
-                offset,
-                messages_max=READ_MESSAGES,
-                bytes_max=READ_BYTES,
-                tag_codes=CHECK_POINTS,
-            )
-            if found.next_offset <= offset:
-                break
-            offset = found.next_offset
-            for message in found.messages:
-                if message.properties.get(REAL_TOPIC, message.topic) != pops.revive_topic:
-                    continue
-                point = read_revive_record(message)
+        offset: int | None = max(first, pops.store.min_offset(topic, queue_id))
+        while offset is not None:
+            records, offset = await some_records(pops, topic, queue_id, offset, CHECK_POINTS)
+            for message, point in records:
                 if isinstance(point, CheckPoint):
                     key = point.group, point.topic, point.queue_id
                     made_at = message.log_offset if point.log_end is None else point.log_end
@@ -76,9 +64,36 @@ async def restore_positions(pops: Pops) -> int:
                     if made_at > begins[queue]:
                         pops.move(key, following)
                         moved.add(key)
-            await trio.lowlevel.checkpoint()
     pops.offsets.forget_moves(pops.store.first_offset)
     return len(moved)
+
+
+async def some_records(
+    pops: Pops, topic: str, queue_id: int, offset: int, tag_codes: frozenset[int]
+) -> tuple[list[tuple[StoredMessage, CheckPoint | Ack]], int | None]:
+    """Read the next records of POP in a queue of the revive topic, or in that of timers.
+
+    Returns: messages with their records; the offset to go on at, None at the end of the queue.
+    Raises: StoreIoError. Checkpoint: always.
+    """
+    await trio.lowlevel.checkpoint()
+    if offset >= pops.store.max_offset(topic, queue_id):
+        return [], None
+    found = await pops.store.messages(
+        topic,
+        queue_id,
+        offset,
+        messages_max=READ_MESSAGES,
+        bytes_max=READ_BYTES,
+        tag_codes=tag_codes,
+    )
+    records = [
+        (message, record)
+        for message in found.messages
+        if message.properties.get(REAL_TOPIC, message.topic) == pops.revive_topic
+        and (record := read_revive_record(message)) is not None
+    ]
+    return records, found.next_offset if found.next_offset > offset else None
 
 
 async def _begin(pops: Pops, topic: str, queue_id: int) -> int:

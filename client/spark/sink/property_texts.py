@@ -52,7 +52,7 @@ def property_texts(batch: pa.RecordBatch, places: Mapping[str, int]) -> Iterable
 
 def texts_of_headers(headers: pa.MapArray) -> pa.Array:
     """Return the text of each row's headers, without those that RocketMQ sets itself: the source's
-    column ``headers`` has these, too. Empty names and values are no properties.
+    column ``headers`` has these, too. Headers with an empty name or an empty value are left out.
     """
     names, values = headers.keys.cast(pa.string()), headers.items.cast(pa.string())
     wanted = pc.and_(pc.not_equal(names, ""), pc.not_equal(values, ""))
