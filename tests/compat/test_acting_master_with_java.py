@@ -11,6 +11,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import access_run
 import processes
 import pytest
 import trio
@@ -63,7 +64,7 @@ NAMESRV = {"supportActingMaster": "true", "notifyMinBrokerIdChanged": "true"}
 
 @asynccontextmanager
 async def peer_at(address: str) -> AsyncIterator[BrokerPeer]:
-    async with Connector(ConnectorConfig()) as connector:
+    async with Connector(ConnectorConfig(hooks=access_run.HOOKS)) as connector:
         yield BrokerPeer(connector, address)
 
 
