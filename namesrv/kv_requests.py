@@ -12,7 +12,7 @@ from triomq.namesrv.missing_brokers import MissingBrokers
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.bodies.cluster import MISSING_BROKERS_NAMESPACE, KvTable
 from triomq.remoting.protocol.codes import ResponseCode
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     GetKvConfigResponseHeader,
     KvConfigHeader,
     KvNamespaceHeader,

@@ -12,7 +12,7 @@ import attrs
 
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, request
-from triomq.remoting.protocol.headers.route import MinBrokerIdChangeHeader
+from triomq.remoting.protocol.headers.registration import MinBrokerIdChangeHeader
 
 
 @attrs.frozen(kw_only=True)

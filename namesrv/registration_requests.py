@@ -38,7 +38,7 @@ from triomq.remoting.protocol.bodies.route import QUEUES_MAX
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.fastjson import REQUEST_LIMITS
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     BrokerHeader,
     BrokerHeartbeatHeader,
     BrokerMembersHeader,

@@ -7,18 +7,18 @@ from triomq.namesrv.kv_requests import KvRequests
 from triomq.namesrv.registration_requests import RegistrationRequests
 from triomq.namesrv.route_requests import RouteRequests
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     BrokerHeader,
     BrokerHeartbeatHeader,
     BrokerMembersHeader,
     BrokerNameHeader,
     ClusterHeader,
-    GetRouteHeader,
     KvConfigHeader,
     KvNamespaceHeader,
     PutKvConfigHeader,
     RegisterBrokerHeader,
 )
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader, TopicHeader
 from triomq.remoting.server.handlers import Handler, HandlerTable
 

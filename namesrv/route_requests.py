@@ -25,13 +25,13 @@ from triomq.remoting.protocol.bodies.route import TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicNames
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.fastjson import REQUEST_LIMITS
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     AddWritePermResponseHeader,
     BrokerNameHeader,
     ClusterHeader,
-    GetRouteHeader,
     WipeWritePermResponseHeader,
 )
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader, TopicHeader
 from triomq.remoting.protocol.limits import require_size
 from triomq.remoting.protocol.names import FAQ, ORDER_TOPIC_CONFIG

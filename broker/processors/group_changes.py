@@ -23,7 +23,7 @@ from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
-from triomq.remoting.protocol.headers.route import MinBrokerIdChangeHeader
+from triomq.remoting.protocol.headers.registration import MinBrokerIdChangeHeader
 from triomq.remoting.server.requests import Request, Response
 
 logger = logging.getLogger(__name__)

@@ -57,7 +57,7 @@ from triomq.remoting.protocol.headers import (
     pop,
     pull,
     query,
-    route,
+    registration,
     send,
     topic,
     transaction,
@@ -247,7 +247,11 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.UPDATE_BROKER_CONFIG, do.config.update),
             (Code.VIEW_BROKER_STATS_DATA, do.runtime.item, admin.BrokerStatsHeader),
             (Code.GET_BROKER_HA_STATUS, do.ha_status.status),
-            (Code.NOTIFY_MIN_BROKER_ID_CHANGE, changes.smallest_id, route.MinBrokerIdChangeHeader),
+            (
+                Code.NOTIFY_MIN_BROKER_ID_CHANGE,
+                changes.smallest_id,
+                registration.MinBrokerIdChangeHeader,
+            ),
             (Code.GET_TIMER_CHECK_POINT, changes.timer_check_point),
             (Code.GET_BROKER_EPOCH_CACHE, do.notices.epochs),
             (

@@ -18,7 +18,7 @@ from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.bodies.cluster import BrokerMembersBody
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
-from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader, BrokerMembersHeader
+from triomq.remoting.protocol.headers.registration import BrokerHeartbeatHeader, BrokerMembersHeader
 
 ASK_SECONDS = 3.0
 

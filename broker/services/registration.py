@@ -28,7 +28,7 @@ from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, Top
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.framing import FRAME_BYTES_MAX
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     BrokerHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerHeader,

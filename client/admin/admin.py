@@ -69,7 +69,8 @@ from triomq.remoting.protocol.headers.query import (
     QueryMessageHeader,
     ViewMessageHeader,
 )
-from triomq.remoting.protocol.headers.route import GetRouteHeader, PutKvConfigHeader
+from triomq.remoting.protocol.headers.registration import PutKvConfigHeader
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.headers.topic import TopicHeader
 from triomq.remoting.protocol.names import ORDER_TOPIC_CONFIG, TRACE_TOPIC
 from triomq.remoting.protocol.record import StoredMessage

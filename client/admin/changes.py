@@ -36,7 +36,7 @@ from triomq.remoting.protocol.headers.offset import (
     ResetOffsetHeader,
     SearchOffsetHeader,
 )
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     GetKvConfigResponseHeader,
     KvConfigHeader,
     PutKvConfigHeader,

@@ -34,7 +34,7 @@ from triomq.remoting.protocol.bodies.route import PERM_WRITE
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.headers.admin import BrokerConsumeStatsHeader
 from triomq.remoting.protocol.headers.controller import ElectMasterHeader
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     BrokerNameHeader,
     GetKvConfigResponseHeader,
     KvConfigHeader,

@@ -31,7 +31,7 @@ from triomq.remoting.protocol.bodies.cluster import (
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command
-from triomq.remoting.protocol.headers.route import KvConfigHeader, KvNamespaceHeader
+from triomq.remoting.protocol.headers.registration import KvConfigHeader, KvNamespaceHeader
 
 T = TypeVar("T")
 KNOWN_SECONDS = 1.0

@@ -13,7 +13,8 @@ from triomq.client.core.errors import RequestNotSupported, TopicNotFound, TrioMQ
 from triomq.remoting.protocol.bodies.route import PERM_READ, PERM_WRITE, QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import GetRouteHeader, KvConfigHeader
+from triomq.remoting.protocol.headers.registration import KvConfigHeader
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.headers.topic import CreateTopicHeader, DeleteTopicHeader, TopicHeader
 from triomq.remoting.protocol.names import DEFAULT_TOPIC, ORDER_TOPIC_CONFIG
 

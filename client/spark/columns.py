@@ -4,7 +4,6 @@ Only columns that the schema names are decoded, as in ``.schema("value binary, o
 Spark does not tell a Python source about a later ``select``.
 """
 
-import difflib
 from collections.abc import Mapping
 
 import attrs
@@ -129,6 +128,8 @@ def check_schema(schema: StructType) -> None:
     for field in schema.fields:
         column = BY_NAME.get(field.name)
         if column is None:
+            import difflib  # start-up time: only for this error
+
             near = difflib.get_close_matches(field.name, BY_NAME, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise OptionError(

@@ -16,7 +16,6 @@ from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.client.name_servers import NameServers
 from triomq.remoting.core.errors import ConnectionLost, RemotingError
 from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_READ, PERM_WRITE, TopicRoute
-from triomq.remoting.protocol.bodies.topics import TopicNames
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.headers.route import GetRouteHeader
@@ -102,6 +101,8 @@ def read_route(
 
 def read_names(answer: Command, address: str) -> set[str]:
     """Return the topics of an answer. Raises: SourceError for a refusal."""
+    from triomq.remoting.protocol.bodies.topics import TopicNames  # only patterns: start-up time
+
     if answer.code != ResponseCode.SUCCESS:
         raise SourceError(
             f"name server {address} refuses its list of topics with {answer.code}: {answer.remark};"

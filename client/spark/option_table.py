@@ -4,7 +4,6 @@ Spark passes option names in lower case. An unknown option is an error with the 
 typing error must not change a query silently.
 """
 
-import difflib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -206,6 +205,8 @@ def unknown_option(
         return OptionError(
             f"option {key!r} belongs to Spark's Kafka source and has no meaning here; remove it"
         )
+    import difflib  # start-up time: only for this error
+
     near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.5)
     names = dict.fromkeys(known.values())
     hint = f"did you mean {known[near[0]]!r}?" if near else f"known are {', '.join(names)}"

@@ -3,7 +3,7 @@
 Spark pickles one reader for the whole query and one partition per task. What a reader learns while
 the query runs stays in the driver, so everything that a task needs and that may change is in its
 partition: ranges and broker addresses. A pickled reader arrives as a ``TaskReader``: a task loads
-no module that only the driver needs.
+no module that only the driver needs, and the driver none that only tasks need.
 """
 
 import logging
@@ -14,14 +14,12 @@ import attrs
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from triomq.client.spark.decode import RecordDecoder
 from triomq.client.spark.errors import SourceError
 from triomq.client.spark.offsets import Queue
 from triomq.client.spark.options import SourceOptions
 from triomq.client.spark.planning import QueueRange, TaskSizes, plan_tasks
 from triomq.client.spark.records import Block, LastMessage
 from triomq.client.spark.shipped import Shipped
-from triomq.client.spark.task_pull import TaskPull
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +84,9 @@ def read_task(
 
     Raises: SourceError, DataLoss, Unreachable.
     """
+    from triomq.client.spark.decode import RecordDecoder  # a driver only plans: its start-up time
+    from triomq.client.spark.task_pull import TaskPull  # as above
+
     work: TaskInput | None = partition.value
     if work is None:  # so Spark marks an empty partition
         return

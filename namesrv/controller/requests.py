@@ -49,7 +49,7 @@ from triomq.remoting.protocol.headers.controller import (
     ReplicaInfoHeader,
     ReplicaInfoResponseHeader,
 )
-from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader
+from triomq.remoting.protocol.headers.registration import BrokerHeartbeatHeader
 from triomq.remoting.protocol.limits import require_size
 from triomq.remoting.server.requests import Request, Response
 

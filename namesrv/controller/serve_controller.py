@@ -40,7 +40,7 @@ from triomq.remoting.protocol.headers.controller import (
     RegisterToControllerHeader,
     ReplicaInfoHeader,
 )
-from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader
+from triomq.remoting.protocol.headers.registration import BrokerHeartbeatHeader
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.config import ServerConfig
 from triomq.remoting.server.handlers import Handler, HandlerTable

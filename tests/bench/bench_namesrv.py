@@ -32,7 +32,8 @@ from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, request
-from triomq.remoting.protocol.headers.route import GetRouteHeader, RegisterBrokerHeader
+from triomq.remoting.protocol.headers.registration import RegisterBrokerHeader
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 
 WARM_UP_SECONDS = 1.0
 """clients that all begin at the same moment wait for each other at first"""

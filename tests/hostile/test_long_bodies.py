@@ -22,7 +22,8 @@ from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, enc
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.headers.route import GetRouteHeader, RegisterBrokerHeader
+from triomq.remoting.protocol.headers.registration import RegisterBrokerHeader
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.headers.topic import TopicHeader
 from triomq.testing import local_cluster
 

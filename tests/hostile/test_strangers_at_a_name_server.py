@@ -25,7 +25,7 @@ from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicNames, TopicTable
 from triomq.remoting.protocol.codes import RequestCode as Code
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     BrokerHeader,
     PutKvConfigHeader,
     RegisterBrokerHeader,

@@ -19,7 +19,7 @@ from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command
 from triomq.remoting.protocol.headers.client import ConsumerRunningHeader
 from triomq.remoting.protocol.headers.offset import GetMaxOffsetHeader
-from triomq.remoting.protocol.headers.route import RegisterBrokerHeader
+from triomq.remoting.protocol.headers.registration import RegisterBrokerHeader
 from triomq.remoting.protocol.headers.topic import TopicHeader
 from triomq.remoting.server.handlers import Handler
 from triomq.remoting.server.requests import Deferred, Request, Response

@@ -37,7 +37,7 @@ from triomq.remoting.protocol.headers.controller import (
     RegisterToControllerHeader,
     ReplicaInfoHeader,
 )
-from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader
+from triomq.remoting.protocol.headers.registration import BrokerHeartbeatHeader
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.requests import Response
 

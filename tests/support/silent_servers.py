@@ -14,7 +14,7 @@ from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
-from triomq.remoting.protocol.headers.route import RegisterBrokerHeader
+from triomq.remoting.protocol.headers.registration import RegisterBrokerHeader
 
 
 @contextlib.contextmanager

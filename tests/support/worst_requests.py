@@ -23,6 +23,7 @@ from triomq.remoting.protocol.headers import (
     pop,
     pull,
     query,
+    registration,
     route,
     send,
     transaction,
@@ -278,7 +279,9 @@ def broker_requests(size: Size) -> Iterable[Worst]:
     )
     yield worst(Code.VIEW_BROKER_STATS_DATA, PLAIN, admin.BrokerStatsHeader("TOPIC_PUT_NUMS", "t1"))
     yield worst(Code.GET_BROKER_HA_STATUS, PLAIN)
-    yield worst(Code.NOTIFY_MIN_BROKER_ID_CHANGE, PLAIN, route.MinBrokerIdChangeHeader(0, "x"))
+    yield worst(
+        Code.NOTIFY_MIN_BROKER_ID_CHANGE, PLAIN, registration.MinBrokerIdChangeHeader(0, "x")
+    )
     yield worst(Code.GET_TIMER_CHECK_POINT, PLAIN)
     yield worst(Code.GET_BROKER_EPOCH_CACHE, PLAIN)
     yield worst(Code.NOTIFY_BROKER_ROLE_CHANGED, PLAIN, controller.RoleChangedHeader("x", 1, 1, 1))
@@ -486,14 +489,14 @@ GROUPS = 9_000
 """Brokers beside it."""
 
 
-def broker_of(number: int) -> route.RegisterBrokerHeader:
+def broker_of(number: int) -> registration.RegisterBrokerHeader:
     """Return the header of one broker's registration."""
-    return route.RegisterBrokerHeader(
+    return registration.RegisterBrokerHeader(
         f"b{number}", f"10.0.0.1:{number + 1}", "C", f"10.0.0.1:{number + 1}", 0
     )
 
 
-def registration(topics_of_it: Iterable[str], *, version: int, flag: int = 0) -> bytes:
+def registration_body(topics_of_it: Iterable[str], *, version: int, flag: int = 0) -> bytes:
     """Return the body of a registration."""
     table = {
         name: TopicConfig(
@@ -509,22 +512,30 @@ def namesrv_requests() -> Iterable[Worst]:
     """Yield the requests to a name server; those that change much come last."""
     many, worst = f"{NAMES:,} topics", Worst
     names = [f"t{number}" for number in range(NAMES)]
-    yield worst(Code.REGISTER_BROKER, many, broker_of(0), registration(names, version=1))
+    yield worst(Code.REGISTER_BROKER, many, broker_of(0), registration_body(names, version=1))
     for number in range(1, GROUPS):
         shared = ["shared", f"u{number % 10}"]
         yield worst(
-            Code.REGISTER_BROKER, "two topics", broker_of(number), registration(shared, version=1)
+            Code.REGISTER_BROKER,
+            "two topics",
+            broker_of(number),
+            registration_body(shared, version=1),
         )
     yield worst(
-        Code.REGISTER_BROKER, f"{many}, unchanged", broker_of(0), registration(names, version=1)
+        Code.REGISTER_BROKER,
+        f"{many}, unchanged",
+        broker_of(0),
+        registration_body(names, version=1),
     )
-    yield worst(Code.REGISTER_BROKER, many, broker_of(0), registration(names, version=2))
+    yield worst(Code.REGISTER_BROKER, many, broker_of(0), registration_body(names, version=2))
     shared = f"a topic on {GROUPS:,} brokers"
     for standard in (False, True):
         yield worst(Code.GET_ROUTEINFO_BY_TOPIC, shared, route.GetRouteHeader("shared", standard))
     yield worst(Code.GET_BROKER_CLUSTER_INFO, f"{GROUPS:,} brokers")
     yield worst(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, many)
-    yield worst(Code.GET_TOPICS_BY_CLUSTER, f"{many}, {GROUPS:,} brokers", route.ClusterHeader("C"))
+    yield worst(
+        Code.GET_TOPICS_BY_CLUSTER, f"{many}, {GROUPS:,} brokers", registration.ClusterHeader("C")
+    )
     yield worst(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, f"{GROUPS:,} brokers")
     for code in (
         Code.GET_UNIT_TOPIC_LIST,
@@ -538,27 +549,33 @@ def namesrv_requests() -> Iterable[Worst]:
         topics.TopicHeader("new"),
         TopicRoute([QueueData(f"b{number}", 8, 8, 6, 0) for number in range(1_000)], []).encode(),
     )
-    yield worst(Code.BROKER_HEARTBEAT, PLAIN, route.BrokerHeartbeatHeader("C", "10.0.0.1:1", "b0"))
+    yield worst(
+        Code.BROKER_HEARTBEAT, PLAIN, registration.BrokerHeartbeatHeader("C", "10.0.0.1:1", "b0")
+    )
     yield worst(
         Code.QUERY_DATA_VERSION,
         PLAIN,
-        route.BrokerHeader("b0", "10.0.0.1:1", "C", 0),
+        registration.BrokerHeader("b0", "10.0.0.1:1", "C", 0),
         DataVersion(1, 1, 1).encode(),
     )
-    yield worst(Code.GET_BROKER_MEMBER_GROUP, PLAIN, route.BrokerMembersHeader("C", "b0"))
+    yield worst(Code.GET_BROKER_MEMBER_GROUP, PLAIN, registration.BrokerMembersHeader("C", "b0"))
     value = "x" * 100_000
     for number in range(39):
         yield worst(
-            Code.PUT_KV_CONFIG, "a table of 4 MiB", route.PutKvConfigHeader("N", f"{number}", value)
+            Code.PUT_KV_CONFIG,
+            "a table of 4 MiB",
+            registration.PutKvConfigHeader("N", f"{number}", value),
         )
-    yield worst(Code.GET_KV_CONFIG, PLAIN, route.KvConfigHeader("N", "1"))
-    yield worst(Code.GET_KVLIST_BY_NAMESPACE, "a table of 4 MiB", route.KvNamespaceHeader("N"))
-    yield worst(Code.DELETE_KV_CONFIG, "a table of 4 MiB", route.KvConfigHeader("N", "1"))
+    yield worst(Code.GET_KV_CONFIG, PLAIN, registration.KvConfigHeader("N", "1"))
+    yield worst(
+        Code.GET_KVLIST_BY_NAMESPACE, "a table of 4 MiB", registration.KvNamespaceHeader("N")
+    )
+    yield worst(Code.DELETE_KV_CONFIG, "a table of 4 MiB", registration.KvConfigHeader("N", "1"))
     yield worst(Code.GET_NAMESRV_CONFIG, PLAIN)
     yield worst(
         Code.UPDATE_NAMESRV_CONFIG, "32 KiB of lines", None, b"a=b\n" * (SETTINGS_BYTES_MAX // 4)
     )
     yield worst(Code.DELETE_TOPIC_IN_NAMESRV, shared, topics.DeleteTopicHeader("shared", "C"))
-    yield worst(Code.WIPE_WRITE_PERM_OF_BROKER, many, route.BrokerNameHeader("b0"))
-    yield worst(Code.ADD_WRITE_PERM_OF_BROKER, many, route.BrokerNameHeader("b0"))
-    yield worst(Code.UNREGISTER_BROKER, many, route.BrokerHeader("b0", "10.0.0.1:1", "C", 0))
+    yield worst(Code.WIPE_WRITE_PERM_OF_BROKER, many, registration.BrokerNameHeader("b0"))
+    yield worst(Code.ADD_WRITE_PERM_OF_BROKER, many, registration.BrokerNameHeader("b0"))
+    yield worst(Code.UNREGISTER_BROKER, many, registration.BrokerHeader("b0", "10.0.0.1:1", "C", 0))

@@ -23,7 +23,7 @@ from triomq.remoting.protocol.bodies.groups import GroupRetryPolicy, Subscriptio
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.auth import AclHeader, DeleteAclHeader, UserHeader
 from triomq.remoting.protocol.headers.offset import ResetOffsetHeader
-from triomq.remoting.protocol.headers.route import KvConfigHeader, PutKvConfigHeader
+from triomq.remoting.protocol.headers.registration import KvConfigHeader, PutKvConfigHeader
 from triomq.remoting.protocol.headers.topic import (
     CreateTopicHeader,
     DeleteGroupHeader,

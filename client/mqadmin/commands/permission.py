@@ -12,7 +12,7 @@ from triomq.client.mqadmin.core.command import TOPIC, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import chosen_brokers
 from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     AddWritePermResponseHeader,
     BrokerNameHeader,
     WipeWritePermResponseHeader,

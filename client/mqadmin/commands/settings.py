@@ -24,7 +24,7 @@ from triomq.client.mqadmin.core.places import (
 from triomq.client.mqadmin.core.result import Result, answered
 from triomq.remoting.core.properties_file import format_properties
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     GetKvConfigResponseHeader,
     KvConfigHeader,
     PutKvConfigHeader,

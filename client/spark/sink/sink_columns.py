@@ -1,7 +1,5 @@
 """The columns that the sink takes, and the check of a DataFrame's schema."""
 
-import difflib
-
 import attrs
 from pyspark.sql.types import (
     BinaryType,
@@ -70,6 +68,8 @@ def check_sink_schema(schema: StructType, topic: str | None) -> dict[str, int]:
     for position, field in enumerate(schema.fields):
         column = BY_NAME.get(field.name)
         if column is None:
+            import difflib  # start-up time: only for this error
+
             near = difflib.get_close_matches(field.name, BY_NAME, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise OptionError(

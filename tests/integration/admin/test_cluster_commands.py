@@ -19,7 +19,7 @@ from triomq.client.core.errors import RouteNotFound
 from triomq.client.mqadmin.commands.cluster_file import chosen_cluster
 from triomq.remoting.protocol.bodies.cluster import ClusterTable
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import KvConfigHeader
+from triomq.remoting.protocol.headers.registration import KvConfigHeader
 from triomq.testing import InProcessCluster, local_cluster
 
 EVERYWHERE = ("-c", "DefaultCluster")

@@ -15,7 +15,7 @@ from triomq.client.admin import draining
 from triomq.client.admin.admin import Admin
 from triomq.client.mqadmin.commands import drain as drain_command
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import KvConfigHeader
+from triomq.remoting.protocol.headers.registration import KvConfigHeader
 from triomq.testing import InProcessCluster, local_cluster
 
 QUEUE = MessageQueue("orders", "broker-a", 0)

@@ -19,7 +19,7 @@ from triomq.remoting.protocol.bodies.cluster import MISSING_BROKERS_NAMESPACE
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import PutKvConfigHeader, RegisterBrokerHeader
+from triomq.remoting.protocol.headers.registration import PutKvConfigHeader, RegisterBrokerHeader
 from triomq.testing import InProcessCluster, local_cluster
 
 EVERYWHERE = ("-c", "DefaultCluster")

@@ -15,7 +15,7 @@ from triomq.client.core.errors import OffsetNotFound
 from triomq.client.sdk.producer import Producer
 from triomq.client.sdk.push_consumer import PushConsumer
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import KvConfigHeader
+from triomq.remoting.protocol.headers.registration import KvConfigHeader
 from triomq.testing import InProcessCluster, local_cluster
 
 

@@ -33,11 +33,11 @@ from triomq.remoting.protocol.headers.offset import (
     OffsetResponseHeader,
     UpdateConsumerOffsetHeader,
 )
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     BrokerMembersHeader,
-    GetRouteHeader,
     MinBrokerIdChangeHeader,
 )
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.headers.send import RecallMessageHeader, SendMessageResponseHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader
 from triomq.remoting.protocol.headers.transaction import COMMIT, EndTransactionHeader

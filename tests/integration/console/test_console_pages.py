@@ -26,7 +26,7 @@ from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
-from triomq.remoting.protocol.headers.route import RegisterBrokerHeader
+from triomq.remoting.protocol.headers.registration import RegisterBrokerHeader
 from triomq.remoting.protocol.headers.send import SendBackHeader
 from triomq.remoting.protocol.signing import Credentials
 from triomq.testing import InProcessCluster, local_cluster

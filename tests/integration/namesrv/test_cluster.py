@@ -24,7 +24,8 @@ from triomq.remoting.protocol.bodies.topics import TopicNames
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.command import decode_frame, encode_command, response_to
 from triomq.remoting.protocol.framing import FrameBuffer
-from triomq.remoting.protocol.headers.route import GetRouteHeader, RegisterBrokerHeader
+from triomq.remoting.protocol.headers.registration import RegisterBrokerHeader
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 
 
 def port_of(address: str) -> int:

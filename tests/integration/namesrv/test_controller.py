@@ -44,7 +44,7 @@ from triomq.remoting.protocol.headers.controller import (
     ReplicaInfoResponseHeader,
     RoleChangedHeader,
 )
-from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader
+from triomq.remoting.protocol.headers.registration import BrokerHeartbeatHeader
 from triomq.remoting.protocol.signing import Credentials
 
 NAME = "broker-a"

@@ -19,7 +19,7 @@ from triomq.remoting.protocol.headers.controller import (
     ElectMasterHeader,
     ElectMasterResponseHeader,
 )
-from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader
+from triomq.remoting.protocol.headers.registration import BrokerHeartbeatHeader
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(300)]
 

@@ -23,18 +23,18 @@ from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody, dec
 from triomq.remoting.protocol.bodies.route import QueueData, TopicRoute
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, TopicNames, TopicTable
 from triomq.remoting.protocol.codes import RequestCode as Code
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     BrokerHeader,
     BrokerHeartbeatHeader,
     BrokerMembersHeader,
     BrokerNameHeader,
     ClusterHeader,
-    GetRouteHeader,
     KvConfigHeader,
     KvNamespaceHeader,
     PutKvConfigHeader,
     RegisterBrokerHeader,
 )
+from triomq.remoting.protocol.headers.route import GetRouteHeader
 from triomq.remoting.protocol.headers.topic import DeleteTopicHeader, TopicHeader
 
 Started = Callable[..., AbstractAsyncContextManager[NamesrvReady]]

@@ -30,7 +30,7 @@ from triomq.remoting.protocol.headers.controller import (
     NextBrokerIdResponseHeader,
     ReplicaInfoHeader,
 )
-from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader
+from triomq.remoting.protocol.headers.registration import BrokerHeartbeatHeader
 from triomq.remoting.protocol.signing import Credentials
 
 IDS = ("n0", "n1", "n2")

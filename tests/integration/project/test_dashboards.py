@@ -29,7 +29,7 @@ from triomq.namesrv.controller.controller_settings import ControllerSettings
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.route import BrokerHeader, RegisterBrokerHeader
+from triomq.remoting.protocol.headers.registration import BrokerHeader, RegisterBrokerHeader
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"

@@ -22,7 +22,7 @@ from triomq.remoting.protocol.bodies.topics import DataVersion, TopicConfig, Top
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.client import ConsumerGroupHeader
-from triomq.remoting.protocol.headers.route import RegisterBrokerHeader
+from triomq.remoting.protocol.headers.registration import RegisterBrokerHeader
 
 Code = pb.Code
 

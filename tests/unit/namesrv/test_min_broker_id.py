@@ -10,7 +10,7 @@ from triomq.namesrv.broker_registration import BrokerRegistration
 from triomq.namesrv.min_broker_id import MinBrokerIdChange
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
-from triomq.remoting.protocol.headers.route import MinBrokerIdChangeHeader
+from triomq.remoting.protocol.headers.registration import MinBrokerIdChangeHeader
 
 OWNER = object()
 

@@ -35,7 +35,7 @@ from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
-from triomq.remoting.protocol.headers.route import MinBrokerIdChangeHeader
+from triomq.remoting.protocol.headers.registration import MinBrokerIdChangeHeader
 
 OWN = "m:1"
 PROGRESS = DelayOffsetTable({2: 9}, DataVersion(0, 7, 3))

@@ -24,7 +24,7 @@ from triomq.remoting.protocol.bodies.registration import decode_registration
 from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, response_to
-from triomq.remoting.protocol.headers.route import (
+from triomq.remoting.protocol.headers.registration import (
     QueryDataVersionResponseHeader,
     RegisterBrokerHeader,
 )

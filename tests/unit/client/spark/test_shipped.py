@@ -17,7 +17,12 @@ from triomq.client.spark.zip_file import write_zip
 LIBRARIES = [
     str(path) for path in (Path(cloudpickle.__file__).parents[1] / "python/lib").glob("*.zip")
 ]
-OF_THE_DRIVER = ("batch_reader", "driver_client", "name_servers", "stream_reader")
+OF_THE_DRIVER = ("driver_client", "name_servers", "batch_reader", "stream_reader")
+OF_A_TASK = ("decode", "pull_window", "task_pull")
+NEEDED_BY_NEITHER = (
+    *("difflib", "triomq.remoting.core.settings"),
+    "triomq.remoting.protocol.headers.registration",
+)
 LOAD = """
 import pickle, sys
 sys.path += sys.argv[2:]
@@ -60,20 +65,32 @@ def test_pickles_of_python_name_the_class() -> None:
         assert cloudpickle.loads(cloudpickle.dumps(cls)) is cls
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_a_task_loads_no_module_of_the_driver(streaming: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        ("TaskReader", "list(sent.read(InputPartition(None)))"),
+        ("RocketMQDataSource", "sent.reader(sent.schema())"),
+        ("RocketMQDataSource", "sent.streamReader(sent.schema())"),
+    ],
+)
+def test_a_task_loads_nothing_of_the_driver_and_the_driver_nothing_of_tasks(
+    kind: str, made: str
+) -> None:
     source = RocketMQDataSource({"nameServer": "ns1:9876", "subscribe": "orders"})
-    make = source.streamReader if streaming else source.reader
-    reader = make(source.schema())
+    sent = source.reader(source.schema()) if kind == "TaskReader" else source
     script = (
         "import pickle, sys\n"
-        "reader = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
-        "print(type(reader).__name__, *sorted(sys.modules))"
+        "from pyspark.sql.datasource import InputPartition\n"
+        f"sent = pickle.loads(bytes.fromhex(sys.argv[1]))\nmade = {made}\n"
+        "print(type(sent).__name__, *sorted(sys.modules))"
     )
-    words = [sys.executable, "-c", script, cloudpickle.dumps(reader).hex()]
+    words = [sys.executable, "-c", script, cloudpickle.dumps(sent).hex()]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-    kind, *loaded = done.stdout.split()
-    assert kind == "TaskReader"
-    assert "triomq.client.spark.task_pull" in loaded
-    assert not {f"triomq.client.spark.{name}" for name in OF_THE_DRIVER} & set(loaded)
-    assert not [name for name in loaded if name.startswith("triomq.remoting.core.settings")]
+    arrived, *loaded = done.stdout.split()
+    assert arrived == kind
+    theirs, others = OF_A_TASK, OF_THE_DRIVER
+    if kind != "TaskReader":
+        theirs, others = others[:2], theirs  # not the reader of the other kind of query
+    assert {f"triomq.client.spark.{name}" for name in theirs} <= set(loaded)
+    unwanted = (*NEEDED_BY_NEITHER, *(f"triomq.client.spark.{name}" for name in others))
+    assert not [name for name in loaded if name.startswith(unwanted)]

@@ -17,7 +17,7 @@ from triomq.namesrv.controller.controller_files import ControllerFolder
 from triomq.namesrv.controller.controller_settings import ControllerSettings, Peer
 from triomq.namesrv.controller.liveness import BrokerLiveness
 from triomq.namesrv.controller.requests import ControllerRequests
-from triomq.remoting.protocol.headers.route import BrokerHeartbeatHeader
+from triomq.remoting.protocol.headers.registration import BrokerHeartbeatHeader
 from triomq.remoting.protocol.limits import Limits
 from triomq.remoting.server.requests import Request
 
