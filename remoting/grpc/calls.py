@@ -18,11 +18,18 @@ from triomq.remoting.grpc.http2_session import Http2Session
 from triomq.remoting.grpc.methods import CallContext, Method, no_request, several_requests
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
 
+LARGE_BYTES = 16 * 1024
+"""of a message from which on it takes a turn: one read can bring the ends of hundreds of them"""
+
 
 class CallOwner(Protocol):
     """The connection, as its calls see it."""
 
     session: Http2Session
+
+    @property
+    def large_messages(self) -> trio.Lock:
+        """Held by the call of the server that decodes a large message next."""
 
     def flush(self) -> None:
         """Let the writer send in its next turn."""
@@ -69,13 +76,19 @@ class TaskCall:
             if self.given is not None:
                 given, self.given = self.given, None
                 return given
-            message = session.take_message(number)
+            message = session.take_message(number, self.method.cost)
             if message is not None:
                 owner.flush()  # the windows may be wider
                 return message
             if session.requests_ended(number):
                 return None
             await self._lot.park()
+
+    async def turn(self, size: int) -> None:
+        if size > LARGE_BYTES:
+            async with self.owner.large_messages:
+                # The next one may decode when this one has, and the loop has looked at its sockets.
+                await trio.lowlevel.checkpoint()
 
     async def send(self, *messages: bytes) -> None:
         owner, number = self.owner, self.number
@@ -146,7 +159,7 @@ class BatchedCall:
     def take(self) -> bool:
         """Take what is here of the request; return whether it is whole. Raises: CallFailed."""
         session, number = self.owner.session, self.number
-        while (message := session.take_message(number)) is not None:
+        while (message := session.take_message(number, self.method.cost)) is not None:
             if self.message is not None:
                 raise several_requests()
             self.message = message

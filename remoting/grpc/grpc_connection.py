@@ -42,6 +42,8 @@ READ_BYTES = 16 * 1024
 """of one turn: even the smallest frames in it keep the loop for tens of milliseconds only"""
 FLUSH_SECONDS = 5.0
 """for the last bytes of a connection that ends, such as the GOAWAY that says why"""
+DECODED_BYTES_MAX = 64 * 1024
+"""of the requests of calls without a task, in one turn: the calls of further ones get tasks"""
 _OUTPUT_PAUSE_BYTES = 512 * 1024
 """unsent bytes at which nothing more is read: a client that reads no answers gets none"""
 
@@ -58,6 +60,7 @@ class GrpcShared:
     counters: CallCounters
     draining: trio.Event
     limit: LogLimit
+    large_messages: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
 
 @attrs.define(eq=False)
@@ -87,6 +90,8 @@ class GrpcConnection:
     _lost: bool = attrs.field(default=False, init=False)
     _unsent: bytes | memoryview = attrs.field(default=b"", init=False)
     """what the socket has not taken: the writer waits for it"""
+    _decoded_bytes: int = attrs.field(default=0, init=False)
+    """in this turn"""
     _reacting: bool = attrs.field(default=False, init=False)
     """whether the reader is about to send what its calls answer"""
 
@@ -100,6 +105,10 @@ class GrpcConnection:
     def set_peer(self, peer: tuple[str, int]) -> None:
         """Set the client's address, as a load balancer gives it."""
         self.peer = peer
+
+    @property
+    def large_messages(self) -> trio.Lock:
+        return self.shared.large_messages
 
     @property
     def calls(self) -> int:
@@ -201,6 +210,7 @@ class GrpcConnection:
     def _dispatch(self, now: float) -> None:
         """Start, wake and end handlers; run batches of calls whose requests are whole."""
         batches: dict[UnaryBatch, list[BatchedCall]] = {}
+        self._decoded_bytes = 0
         for event in self.session.take_events():
             if isinstance(event, CallStarted):
                 self._start(event.call, event.head, now)
@@ -271,8 +281,13 @@ class GrpcConnection:
         assert batch is not None
         if call.whole:
             return
+        if self._decoded_bytes > DECODED_BYTES_MAX:
+            self.start_task(call)
+            return
         try:
-            if not call.take():
+            whole = call.take()
+            self._decoded_bytes += len(call.message or b"")
+            if not whole:
                 return
             assert call.message is not None
             call.request = decoded(batch.decode, call.message)

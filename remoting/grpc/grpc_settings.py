@@ -18,14 +18,25 @@ class GrpcSettings:
 
     message_bytes_max: int = number(
         "grpcMaxInboundMessageSize",
-        130 * _MIB,
-        "bytes of one message of a request; a larger one is refused with RESOURCE_EXHAUSTED",
+        16 * _MIB,
+        "bytes of one message of a request; a larger one is refused with RESOURCE_EXHAUSTED; a body"
+        " has 4 MiB at most, and 130 MiB, as Java's proxy takes, would hold the loop for long",
     )
     inflated_bytes_max: int = number(
         "grpcInflatedMessageSize",
         8 * _MIB,
         "bytes of a message that came compressed by gzip, when it is decompressed in the loop"
         " (official clients compress bodies instead); a larger one is refused",
+        own=True,
+    )
+    fields_bytes_max: int = number(
+        "grpcFieldsMaxBytes",
+        512 * 1024,
+        "bytes of a message of a request without the bodies that it sends; a field of a SendMessage"
+        " counts as 64 at least; more would hold the loop while they are parsed, and is refused"
+        " with RESOURCE_EXHAUSTED",
+        low=1024,
+        high=64 * _MIB,
         own=True,
     )
     idle_ms: int = number(

@@ -40,8 +40,10 @@ from triomq.remoting.grpc.http2_connection import (
 )
 from triomq.remoting.grpc.message_reader import (
     PREFIX_BYTES,
+    Cost,
     MessageReader,
     MessageTooLarge,
+    all_bytes,
     message_prefix,
 )
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus, encode_text
@@ -296,8 +298,10 @@ class Http2Session:
         if isinstance(failure, MessageTooLarge):
             self.limits.note(failure.limit)
 
-    def take_message(self, number: int) -> bytes | None:
+    def take_message(self, number: int, cost: Cost = all_bytes) -> bytes | None:
         """Return the next whole message, None if there is none (yet, or because the call is gone).
+
+        *cost*: what counts against the limit of bytes without bodies.
 
         Raises: CallFailed for a message that cannot be used.
         """
@@ -305,7 +309,7 @@ class Http2Session:
         if call is None:
             return None
         try:
-            message = call.reader.take()
+            message = call.reader.take(cost)
         except CallFailed as error:
             self._note(error)
             raise

@@ -11,6 +11,7 @@ Source: grpc.io, "gRPC over HTTP2" (Length-Prefixed-Message).
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import attrs
 
@@ -19,6 +20,16 @@ from triomq.remoting.protocol.limits import Limits
 
 PREFIX_BYTES = 5
 _GZIP = 16 + zlib.MAX_WBITS
+
+Cost = Callable[[bytes, int], int]
+"""How many bytes of a request become objects when it is decoded; counting may end above the second
+argument. Bodies of messages are only copied, which is cheap.
+"""
+
+
+def all_bytes(request: bytes, _most: int) -> int:
+    """Return the cost of a request without bodies."""
+    return len(request)
 
 
 class MessageTooLarge(CallFailed):
@@ -33,8 +44,8 @@ class MessageTooLarge(CallFailed):
 class MessageReader:
     """The data of one call that no handler has taken.
 
-    ``limits``: ``message_bytes_max`` on the wire, ``inflated_bytes_max`` after gzip. ``ended``: the
-    client has sent its last message.
+    ``limits``: ``message_bytes_max`` on the wire, ``inflated_bytes_max`` after gzip,
+    ``fields_bytes_max`` without bodies. ``ended``: the client has sent its last message.
     """
 
     limits: Limits
@@ -70,7 +81,7 @@ class MessageReader:
     def kept_bytes(self) -> int:
         return len(self._data)
 
-    def take(self) -> bytes | None:
+    def take(self, cost: Cost = all_bytes) -> bytes | None:
         """Return the next message, None if it is not complete.
 
         Raises: MessageTooLarge; CallFailed if it is cut off, or cannot be decompressed.
@@ -93,7 +104,14 @@ class MessageReader:
             del data[:size]
         self._size = -1
         self._measure()
-        return self._decompress(message) if compressed else message
+        if compressed:
+            message = self._decompress(message)
+        # Before it is parsed: a megabyte of fields of two bytes each would hold the loop for 40 ms.
+        most = self.limits.most("fields_bytes_max")
+        if cost(message, most) > most:
+            what = f"a message of {len(message)} bytes has too many beside the bodies in it"
+            raise self._too_large("fields_bytes_max", what)
+        return message
 
     def granted(self) -> int:
         """Return how many bytes the peer may send again; each is reported once."""

@@ -27,6 +27,7 @@ import attrs
 import trio
 
 from triomq.remoting.grpc.call_head import CallHead, require_trailer
+from triomq.remoting.grpc.message_reader import Cost, all_bytes
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
 
 Req = TypeVar("Req")
@@ -93,6 +94,12 @@ class MessagePipe(Protocol):
     def expect_request(self) -> None:
         """End the call if its only message does not come soon."""
 
+    async def turn(self, size: int) -> None:
+        """Wait until a message of *size* bytes may be decoded: large ones take turns.
+
+        Checkpoint: maybe, only for large ones.
+        """
+
     async def receive(self) -> bytes | None:
         """Return the client's next message, None after its last.
 
@@ -117,7 +124,7 @@ class RequestStream(Generic[Req]):
         Checkpoint: maybe, only to wait for the client.
         """
         message = await self._pipe.receive()
-        return None if message is None else decoded(self._decode, message)
+        return None if message is None else await _decoded(self._pipe, self._decode, message)
 
     def __aiter__(self) -> RequestStream[Req]:
         return self
@@ -126,7 +133,7 @@ class RequestStream(Generic[Req]):
         message = await self._pipe.receive()
         if message is None:
             raise StopAsyncIteration
-        return decoded(self._decode, message)
+        return await _decoded(self._pipe, self._decode, message)
 
 
 @attrs.define(eq=False)
@@ -143,6 +150,11 @@ class AnswerStream(Generic[Res]):
         Checkpoint: maybe, only to wait for the client's window.
         """
         await self._pipe.send(*map(self._encode, answers))
+
+
+async def _decoded(pipe: MessagePipe, decode: Callable[[bytes], Req], message: bytes) -> Req:
+    await pipe.turn(len(message))
+    return decoded(decode, message)
 
 
 def decoded(decode: Callable[[bytes], Req], message: bytes) -> Req:
@@ -207,6 +219,8 @@ class Method:
     serve: Callable[[MessagePipe], Awaitable[None]]
     batch: UnaryBatch | None = None
     """of some unary methods"""
+    cost: Cost = all_bytes
+    """of its requests"""
 
 
 def unary(
@@ -216,6 +230,7 @@ def unary(
     handler: Callable[[Req, CallContext], Awaitable[Res]],
     takes: Callable[[Req, CallContext], bool] | None = None,
     run: Callable[[Sequence[UnaryCall]], None] | None = None,
+    cost: Cost = all_bytes,
 ) -> Method:
     """Return the line of a method with one message each way.
 
@@ -227,7 +242,7 @@ def unary(
         await pipe.send(encode(await handler(request, pipe.context)))
 
     batch = None if takes is None or run is None else UnaryBatch(takes, run, decode, encode)
-    return Method(path, MethodKind.UNARY, serve, batch)
+    return Method(path, MethodKind.UNARY, serve, batch, cost)
 
 
 def server_streaming(
@@ -284,7 +299,7 @@ async def _only(pipe: MessagePipe, decode: Callable[[bytes], Any]) -> Any:
         raise no_request()
     if await pipe.receive() is not None:
         raise several_requests()
-    return decoded(decode, message)
+    return await _decoded(pipe, decode, message)
 
 
 def no_request() -> CallFailed:

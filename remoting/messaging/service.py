@@ -25,6 +25,7 @@ from triomq.remoting.core.errors import Rejected, RemotingError
 from triomq.remoting.core.periodic import every
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code
+from triomq.remoting.grpc.message_reader import Cost, all_bytes
 from triomq.remoting.grpc.methods import (
     AnswerStream,
     CallContext,
@@ -51,6 +52,7 @@ from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.receiving import Receiving
 from triomq.remoting.messaging.renewal import Renewals
 from triomq.remoting.messaging.routing import Routing
+from triomq.remoting.messaging.send_cost import send_cost
 from triomq.remoting.messaging.sending import Sending
 from triomq.remoting.messaging.settling import PatientClock, Settling
 from triomq.remoting.messaging.status_codes import Refused, status
@@ -155,7 +157,7 @@ class GrpcMessaging:
                 answered("QueryAssignment", routing.query_assignment),
                 answered("Heartbeat", self.heartbeat),
                 answered("NotifyClientTermination", self.client_termination),
-                answered("SendMessage", sending.send, sends),
+                answered("SendMessage", sending.send, sends, send_cost),
                 answered("EndTransaction", sending.end_transaction, ends),
                 answered("RecallMessage", sending.recall, recalls),
                 answered("AckMessage", settling.acknowledge, acks),
@@ -293,6 +295,7 @@ def _answered(
     name: str,
     handler: Callable[[Any, CallContext], Awaitable[Any]],
     batch: CallBatches | None = None,
+    cost: Cost = all_bytes,
 ) -> Method:
     """Return the line of a unary method; a refusal becomes the status of its answer."""
     request: Any = getattr(pb, f"{name}Request")
@@ -312,5 +315,6 @@ def _answered(
 
     path, decode = PATH + name, request.FromString
     if batch is None:
-        return unary(path, decode, encode, handle)
-    return unary(path, decode, encode, handle, batch.takes, batch_of(access, name, response, batch))
+        return unary(path, decode, encode, handle, cost=cost)
+    run = batch_of(access, name, response, batch)
+    return unary(path, decode, encode, handle, batch.takes, run, cost)

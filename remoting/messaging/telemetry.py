@@ -47,8 +47,6 @@ logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 5.0
 """How long a client may take to answer a command of a broker."""
-SETTINGS_BYTES_MAX = 512 * 1024
-"""of one client. Each heartbeat of it goes through them."""
 TOPICS_MAX = 3_000
 """Topics of one client: what brokers are told of them takes 15 ms, at each heartbeat."""
 UNANSWERED_MAX = 16
@@ -155,13 +153,6 @@ class TelemetryStreams:
             raise Refused(
                 Code.BAD_REQUEST,
                 "the settings have neither publishing nor subscription; send one of the two",
-            )
-        size = settings.ByteSize()
-        if size > SETTINGS_BYTES_MAX:
-            raise Refused(
-                Code.BAD_REQUEST,
-                f"the settings have {size} bytes; the limit is {SETTINGS_BYTES_MAX}: name fewer"
-                " topics, and use several clients",
             )
         topics = max(len(settings.publishing.topics), len(settings.subscription.subscriptions))
         if topics > TOPICS_MAX:

@@ -34,10 +34,29 @@ TINY = 20_000
 HANDLE = "x" * 100_000
 TELEMETRY = (
     (3_000, "settings with 3,000 topics"),
-    (30_000, "settings with 30,000 topics, 512 KiB, refused"),
+    (20_000, "settings with 20,000 topics, 400 KiB, refused"),
+    (60_000, "settings with 60,000 topics, 1.2 MiB, refused"),
 )
+EMPTY = 8 * 1024 * 1024 - 16
+"""fields of two bytes that a message of 16 MiB has"""
 LONG = [("grpc.max_receive_message_length", 64 << 20), ("grpc.use_local_subchannel_pool", 1)]
 WIDE, ORDERLY = pb.Resource(name="Wide"), pb.Resource(name="InOrder")
+
+
+class Raw(bytes):
+    """A request that no client makes, on the wire."""
+
+    def SerializeToString(self) -> bytes:
+        return bytes(self)
+
+
+def field(number: int, value: bytes) -> bytes:
+    """Return a field with a length."""
+    tag = number << 3 | 2
+    size, left = b"", len(value)
+    while left > 127:
+        size, left = size + bytes([left & 127 | 128]), left >> 7
+    return bytes([tag]) + size + bytes([left]) + value
 
 
 class Worst(NamedTuple):
@@ -48,6 +67,8 @@ class Worst(NamedTuple):
     request: Any
     rows: int = 0
     """how many rows a right answer has"""
+    refused: str = ""
+    """the setting in the refusal of a request that is not parsed"""
 
 
 def worst_calls(client: GrpcClient, acknowledged: list[pb.Message]) -> list[Worst]:
@@ -64,6 +85,8 @@ def worst_calls(client: GrpcClient, acknowledged: list[pb.Message]) -> list[Wors
     )
     wrong = {"group": group, "topic": WIDE, "receipt_handle": HANDLE, "message_id": "A"}
     tiny = [client.message(b"x")] * TINY
+    entry = field(3, b"")
+    keys = field(1, field(3, field(2, b"") * 250_000))
     many = [client.message(b"x", keys=["k"] * 20) for _ in range(MESSAGES)]
     return [
         Worst("QueryRoute", "65,535 queues", rpc.QueryRouteRequest(topic=WIDE), QUEUES),
@@ -72,6 +95,12 @@ def worst_calls(client: GrpcClient, acknowledged: list[pb.Message]) -> list[Wors
             "65,535 queues, a group in order",
             rpc.QueryAssignmentRequest(topic=WIDE, group=ORDERLY),
             QUEUES,
+        ),
+        Worst(
+            "QueryRoute",
+            "8 million fields of two bytes, refused",
+            Raw(field(1, b"") * EMPTY),
+            refused="grpcFieldsMaxBytes",
         ),
         Worst("Heartbeat", "any", rpc.HeartbeatRequest(group=group)),
         Worst(
@@ -84,12 +113,27 @@ def worst_calls(client: GrpcClient, acknowledged: list[pb.Message]) -> list[Wors
             "SendMessage",
             "20,000 messages of a byte, refused",
             rpc.SendMessageRequest(messages=tiny),
+            refused="grpcFieldsMaxBytes",
+        ),
+        Worst("SendMessage", "7,000 empty messages, refused", Raw(field(1, b"") * 7_000)),
+        Worst("SendMessage", "a message with 250,000 empty keys, refused", Raw(keys)),
+        Worst(
+            "SendMessage",
+            "8 million empty messages, refused",
+            Raw(field(1, b"") * EMPTY),
+            refused="grpcFieldsMaxBytes",
+        ),
+        Worst(
+            "SendMessage",
+            "three bodies of 4 MiB",
+            rpc.SendMessageRequest(messages=[client.message(b"x" * (1 << 22))] * 3),
         ),
         Worst(
             "AckMessage",
             "1,024 handles",
             rpc.AckMessageRequest(group=group, topic=WIDE, entries=entries),
         ),
+        Worst("AckMessage", "260,000 empty entries, refused", Raw(entry * 260_000)),
         Worst(
             "ForwardMessageToDeadLetterQueue",
             "a handle of 100,000 characters",
@@ -137,10 +181,10 @@ async def measured(broker: GrpcBroker) -> list[tuple[str, str, float]]:
     channel = grpc.insecure_channel(f"127.0.0.1:{broker.port}", options=LONG)
     client = GrpcClient(broker.channels.enter_context(channel), "worst", topic="Wide")
     holds, found = LoopHolds(), []
-    async with telemetry(client) as stream:
-        stream.put(rpc.TelemetryCommand(settings=client.settings()))
-        await stream.take()
-        with holds.watching():
+    with holds.watching():
+        async with telemetry(client) as stream:
+            stream.put(rpc.TelemetryCommand(settings=client.settings()))
+            await stream.take()
             await client.send(client.message(b"one"))
             holds.take()
             _, received = await client.receive()
@@ -148,21 +192,28 @@ async def measured(broker: GrpcBroker) -> list[tuple[str, str, float]]:
             assert [message.body for message in received] == [b"one"]
             for worst in worst_calls(client, received):
                 holds.take()
-                answer = await client.call(worst.method, worst.request, timeout=60)
+                call = client.call(worst.method, worst.request, timeout=60)
+                if worst.refused:
+                    with pytest.raises(grpc.RpcError, match=worst.refused) as caught:
+                        await call
+                    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                else:
+                    answer = await call
                 found.append((worst.method, worst.what, longest(holds)))
                 if worst.rows:
                     (rows,) = (value for field, value in answer.ListFields() if field.number == 2)
                     assert answer.status.code == pb.Code.OK
                     queues = [getattr(row, "message_queue", row).id for row in rows]
                     assert queues == list(range(worst.rows))
-            for count, what in TELEMETRY:
-                settings = wide_settings(client, count - 1)
+        for count, what in TELEMETRY:
+            settings = wide_settings(client, count - 1)
+            async with telemetry(client) as stream:
                 holds.take()
                 stream.put(rpc.TelemetryCommand(settings=settings))
                 with contextlib.suppress(grpc.RpcError):
                     answer = await stream.take()
                 found.append(("Telemetry", what, longest(holds)))
-            assert len(answer.settings.subscription.subscriptions) == TELEMETRY[0][0]
+        assert len(answer.settings.subscription.subscriptions) == TELEMETRY[0][0]
     return found
 
 

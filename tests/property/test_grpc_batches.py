@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import random
 import socket
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import h2.config
 import h2.connection
+import pytest
 import trio
 import trio.testing
 from http2_pair import CALL_HEADERS, Answer, Pair, message
@@ -276,3 +279,52 @@ def test_calls_of_one_read_are_one_batch() -> None:
     assert found[3][2] == GrpcStatus.DEADLINE_EXCEEDED
     assert found[5][2] == GrpcStatus.INTERNAL
     assert sorted(times)[-2] < DEADLINE_SECONDS / 2
+
+
+class Passes(trio.abc.Instrument):
+    """Counts the bytes that are decoded between two looks of the loop at its sockets."""
+
+    def __init__(self) -> None:
+        self.decoded = [0]
+
+    def before_io_wait(self, timeout: float) -> None:
+        if self.decoded[-1]:
+            self.decoded.append(0)
+
+    def decode(self, data: bytes) -> bytes:
+        self.decoded[-1] += len(data)
+        return data
+
+
+class InTurns(random.Random):
+    """Sends a piece of each call before the next of any."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.sent: Counter[int] = Counter()
+
+    def choice(self, seq: Any) -> Any:
+        chosen = min(seq, key=self.sent.__getitem__)
+        self.sent[chosen] += 1
+        return chosen
+
+
+def test_large_requests_that_end_together_are_decoded_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes = Passes()
+    monkeypatch.setattr(sys.modules[__name__], "decode", passes.decode)
+    data = message(b"now" + bytes(20_000))
+    calls = [Sent([data[:-1], data[-1:]])] * 40
+
+    async def play() -> list[Any]:
+        trio.lowlevel.add_instrument(passes)
+        found, _, _ = await answers_of(
+            calls, lambda size: [size - 40 * 10], InTurns(), batched=True
+        )
+        return found
+
+    found = trio.run(play, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert {answer[2] for answer in found} == {GrpcStatus.OK}
+    assert sum(passes.decoded) == 40 * 20_003
+    assert max(passes.decoded) < 130_000

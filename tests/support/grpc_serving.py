@@ -105,7 +105,9 @@ async def grpc_serving(
     echo: Echo | None = None, *, server_options: dict[str, Any] | None = None, **settings: Any
 ) -> AsyncIterator[GrpcServer]:
     """Run such a server; at the end it stops at once unless it has calls."""
-    settings.setdefault("drain_seconds", 0)
+    # The methods take bytes as they are: nothing is parsed.
+    large = {"message_bytes_max": 64 << 20, "fields_bytes_max": 64 << 20}
+    settings = {"drain_seconds": 0, **large, **settings}
     server = GrpcServer(
         MethodTable((echo or Echo()).methods()),
         GrpcSettings(**settings),

@@ -164,6 +164,12 @@ def test_gzip_messages_beside_plain_ones() -> None:
             GrpcStatus.RESOURCE_EXHAUSTED,
             "grpcInflatedMessageSize",
         ),
+        (
+            message(gzip.compress(bytes(5000)), flag=1),
+            {"fields_bytes_max": 4999},
+            GrpcStatus.RESOURCE_EXHAUSTED,
+            "grpcFieldsMaxBytes",
+        ),
         (message(b"no gzip", flag=1), {}, GrpcStatus.INTERNAL, "gzip"),
         (message(gzip.compress(b"cut")[:-3], flag=1), {}, GrpcStatus.INTERNAL, "gzip"),
         (message(gzip.compress(b"1") * 2, flag=1), {}, GrpcStatus.INTERNAL, "gzip"),
@@ -171,7 +177,17 @@ def test_gzip_messages_beside_plain_ones() -> None:
         (message(b"cut off")[:-1], {}, GrpcStatus.INTERNAL, "inside a message"),
         (b"\0\0", {}, GrpcStatus.INTERNAL, "inside a message"),
     ],
-    ids=["size", "gzip size", "no gzip", "gzip cut", "two gzips", "flag", "cut", "prefix cut"],
+    ids=[
+        "size",
+        "gzip size",
+        "fields",
+        "no gzip",
+        "gzip cut",
+        "two gzips",
+        "flag",
+        "cut",
+        "prefix cut",
+    ],
 )
 def test_messages_that_cannot_be_taken(
     data: bytes, settings: dict[str, int], status: GrpcStatus, word: str
@@ -235,7 +251,8 @@ def test_a_client_may_send_no_more_than_a_window_until_messages_are_taken() -> N
 
 
 def test_a_message_larger_than_all_windows_arrives() -> None:
-    pair = Pair(stream_window_bytes=65_535, connection_window_bytes=65_535)
+    windows = {"stream_window_bytes": 65_535, "connection_window_bytes": 65_535}
+    pair = Pair(**windows, fields_bytes_max=2 << 20)
     data = bytes(range(256)) * 4000
     stream = pair.start()
     pair.send(stream, message(data), end=True)
