@@ -8,7 +8,8 @@ from datetime import datetime, timedelta, timezone
 from struct import Struct
 
 _HOST_TAIL = Struct(">iq")
-_HEX = [f"{byte:02X}" for byte in range(256)]
+HEX = [f"{byte:02X}" for byte in range(256)]
+"""byte → its two digits: twice as fast as formatting"""
 
 
 def decode_offset_message_id(message_id: str) -> tuple[bytes, int, int]:
@@ -56,12 +57,26 @@ class UniqueIds:
     def next(self, now_ms: int) -> str:
         """Return one more id: 32 characters for IPv4, 56 for IPv6."""
         if now_ms != self._last_ms:  # at a high rate, many ids share a millisecond
-            if not self._month_start_ms <= now_ms < self._month_end_ms:
-                self._find_month(now_ms)
-            self._stamp = f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}"
-            self._last_ms = now_ms
+            self._set_stamp(now_ms)
         counter = self._counter = (self._counter + 1) & 0xFFFF
-        return f"{self._stamp}{_HEX[counter >> 8]}{_HEX[counter & 0xFF]}"
+        return f"{self._stamp}{HEX[counter >> 8]}{HEX[counter & 0xFF]}"
+
+    def series(self, now_ms: int, count: int) -> tuple[str, int]:
+        """Make several ids for a loop that must not call ``next`` for each.
+
+        Returns: their common begin, and the counter of the first. That of the id ``n`` later is
+            ``(first + n) & 0xFFFF``; its four digits follow the begin.
+        """
+        self._set_stamp(now_ms)
+        first = self._counter + 1
+        self._counter = (self._counter + count) & 0xFFFF
+        return self._stamp, first
+
+    def _set_stamp(self, now_ms: int) -> None:
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._find_month(now_ms)
+        self._stamp = f"{self._prefix}{(now_ms - self._month_start_ms) & 0xFFFFFFFF:08X}"
+        self._last_ms = now_ms
 
     def _find_month(self, now_ms: int) -> None:
         now = datetime.fromtimestamp(now_ms / 1000, self._zone)

@@ -79,6 +79,10 @@ def test_unique_ids_are_laid_out_as_java_does() -> None:
     month_start_ms = 1_698_796_800_000
     assert first == f"7F0000012345CAFEBABE{day_two_ms - month_start_ms:08X}0001"
     assert ids.next(day_two_ms)[-4:] == "0002"
+    assert ids.series(day_two_ms, 0xFFFD) == (first[:-4], 3)
+    assert ids.next(day_two_ms)[-4:] == "0000"
+    assert ids.series(day_two_ms + 1, 2) == (f"{first[:20]}{int(first[20:28], 16) + 1:08X}", 1)
+    assert ids.next(day_two_ms)[-4:] == "0003"
     december_ms = 1_701_388_800_000
     assert ids.next(december_ms - 1)[20:28] == f"{december_ms - 1 - month_start_ms:08X}"
     assert ids.next(december_ms)[20:28] == "00000000"
