@@ -41,7 +41,8 @@ class Interface:
     definition: str
     call: tuple[str, str]
     """how a function of the target is called, and the first argument of the call"""
-    imports: frozenset[tuple[str, str]] = frozenset()
+    wrappers: tuple[str, str] | None = None
+    """functions that make a method of an async and of a plain one with the same signature"""
     timeout: bool = False
     """whether methods that wait take a ``timeout``; one of their own limits the call, too"""
 
@@ -60,7 +61,7 @@ AIO = Interface(
     "calls.AsyncioLifetime",
     "async def",
     ("await call_in_loop", "self._portal"),
-    frozenset({("triomq.aio.calls", "call_in_loop")}),
+    wrappers=("awaited", "called"),
 )
 
 CLASSES: dict[type, tuple[str, str | None]] = {
@@ -82,8 +83,14 @@ WRAPPED = {
     "messages: Iterable[Message]": "tuple(messages)",  # iterated here, in the caller's thread
 }
 """What is handed on instead of a parameter of this name, or of this name and annotation."""
-BLOCKS = {"Transaction": "transactions"}
-"""Class of a block that a plain method returns → the module of its counterpart in each package."""
+OWN_TYPES = {
+    **dict.fromkeys(("BatchHandler", "Handler", "ReceivedMessage"), "received"),
+    "LeasedMessage": "receiving",
+    "Transaction": "transactions",
+}
+"""Name of a type that each package has of its own → its module there."""
+BLOCKS = {"Transaction"}
+"""Classes of blocks that plain methods return."""
 
 
 def files() -> dict[str, str]:
@@ -114,7 +121,10 @@ class Facade:
         name = self.kind.__name__
         base = f"{self.base}[client.{name}]" if self.generic else self.base
         title = self.interface.title.format(name)
-        body = "\n".join(line for member in self._members() for line in ["", *member])
+        members = sorted(self._members(), key=lambda member: len(member) == 1)
+        body = "\n".join(
+            line for member in members for line in (member if len(member) == 1 else ["", *member])
+        )
         source = self.kind.__module__.removeprefix("triomq.").replace(".", "/")
         return _laid_out(
             "\n".join(
@@ -159,6 +169,11 @@ class Facade:
                 definition.target.id, self._annotation(module, definition.annotation), documentation
             )
         assert isinstance(definition, Function)
+        if self.interface.wrappers is not None and self._same(definition):
+            wrapper = self.interface.wrappers[not isinstance(definition, ast.AsyncFunctionDef)]
+            self.imports.add((f"triomq.{self.interface.name}.calls", wrapper))
+            method = f"client.{self.kind.__name__}.{definition.name}"
+            return [f"    {definition.name} = {wrapper}({method})"]
         returns = self._annotation(module, definition.returns)
         decorators = {ast.unparse(decorator) for decorator in definition.decorator_list}
         if "property" in decorators:
@@ -195,9 +210,21 @@ class Facade:
         if not waits:
             self.imports.add(("triomq.client.core.portal", "in_loop"))
             called = ["None" if self.interface.timeout else first, "in_loop", function]
-        self.imports |= self.interface.imports
+        if self.interface.wrappers is not None:
+            self.imports.add(("triomq.aio.calls", call.removeprefix("await ")))
         given = "" if returns == "None" else "return "
         return [*lines, f"        {given}{call}({', '.join(called + arguments)})"]
+
+    def _same(self, definition: Function) -> bool:
+        """Return whether a method has the same parameters and types in all interfaces."""
+        overloaded = len(_public(self.kind).get(definition.name, ())) > 1
+        if definition.name == "__init__" or definition.decorator_list or overloaded:
+            return False
+        nodes = [*ast.walk(definition.args), *ast.walk(definition.returns or definition.args)]
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        parameters = [node for node in nodes if isinstance(node, ast.arg)]
+        given = {parameter.arg for parameter in parameters} | set(map(ast.unparse, parameters))
+        return not names & OWN_TYPES.keys() and not given & WRAPPED.keys()
 
     def _block(
         self, module: ModuleType, definition: Function, returns: str, documentation: str
@@ -270,12 +297,8 @@ class Facade:
 
         Messages and handlers are those of the interface.
         """
-        if name in ("BatchHandler", "Handler", "ReceivedMessage"):
-            return f"triomq.{self.interface.name}.received", name
-        if name == "LeasedMessage":
-            return f"triomq.{self.interface.name}.receiving", name
-        if name in BLOCKS:
-            return f"triomq.{self.interface.name}.{BLOCKS[name]}", name
+        if name in OWN_TYPES:
+            return f"triomq.{self.interface.name}.{OWN_TYPES[name]}", name
         return _imported(module).get(name, module.__name__), name
 
 

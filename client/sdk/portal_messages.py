@@ -26,43 +26,43 @@ AnyMessage = TypeVar("AnyMessage", bound=ReceivedMessage | LeasedMessage)
 class PortalMessage(MessageView, Generic[AnyMessage]):
     """A message of a consumer behind a portal; subclasses settle it, waiting in their own way."""
 
-    __slots__ = ("_message", "_portal")
+    __slots__ = ("_portal", "_target")
 
     def __init__(self, message: AnyMessage, portal: Portal[object]) -> None:
-        self._message = message
+        self._target = message
         self._portal = portal
 
     @property
     def _stored(self) -> StoredMessage:
-        return self._message._stored
+        return self._target._stored
 
     @property
     def body(self) -> bytes:
-        return self._message.body
+        return self._target.body
 
     @property
     def group(self) -> str:
-        return self._message.group
+        return self._target.group
 
     @property
     def queue(self) -> MessageQueue:
-        return self._message.queue
+        return self._target.queue
 
     @property
     def reconsume_times(self) -> int:
-        return self._message.reconsume_times
+        return self._target.reconsume_times
 
     @property
     def settled(self) -> bool:
-        return self._message.settled
+        return self._target.settled
 
     @property
     def given_back(self) -> bool:
-        return self._message.given_back
+        return self._target.given_back
 
     @property
     def lost(self) -> bool:
-        return self._message.lost
+        return self._target.lost
 
 
 @attrs.define(eq=False)

@@ -6,22 +6,25 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import trio
 
 from triomq.client.core.call_queue import CallQueue
 from triomq.client.core.errors import HandlerInvalid, NotRunning
 from triomq.client.core.lifetime import OnlyAsync
-from triomq.client.core.portal import Portal
+from triomq.client.core.portal import Portal, in_loop
 from triomq.client.core.portal_calls import CallCancelled
 
 A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
 
@@ -151,6 +154,43 @@ async def call_in_loop(
         except CallCancelled:
             raise asyncio.CancelledError from None
         raise
+
+
+class Counterpart(Protocol[S_co]):
+    """An object for asyncio, and the object of ``triomq`` in the Trio loop that it stands for."""
+
+    _portal: AsyncioPortal[Any]
+
+    @property
+    def _target(self) -> S_co: ...
+
+
+Counterparts = Callable[Concatenate[Counterpart[S], P], Coroutine[object, None, R]]
+"""A method of the objects for asyncio, with the parameters and the result of the target's."""
+
+
+def awaited(method: Callable[Concatenate[S, P], Awaitable[R]]) -> Counterparts[S, P, R]:
+    """Return the method for asyncio that runs an async method of the target in its loop.
+
+    It has the name, the signature, and the first paragraph of the docstring of ``method``.
+    """
+
+    @functools.wraps(method)
+    async def call(self: Counterpart[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await call_in_loop(self._portal, method, self._target, *args, **kwargs)
+
+    call.__doc__ = (method.__doc__ or "").partition("\n\n")[0]
+    return call
+
+
+def called(method: Callable[Concatenate[S, P], R]) -> Counterparts[S, P, R]:
+    """Return the method for asyncio that calls a plain method of the target in its loop."""
+
+    @functools.wraps(method)
+    async def call(target: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await in_loop(method, target, *args, **kwargs)
+
+    return awaited(call)
 
 
 class HandlerCall(Generic[R]):

@@ -4,17 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import SupportsIndex, overload
 
 from triomq import client
-from triomq.aio.calls import call_in_loop
+from triomq.aio.calls import awaited, call_in_loop, called
 from triomq.aio.transactions import ProducerBase, Transaction
 from triomq.client.core.config import ProducerSettings
-from triomq.client.core.portal import in_loop
-from triomq.client.requests.reply_message import ReplyMessage
-from triomq.client.requests.requests import RequestStatistics
 from triomq.client.sending.queue_choice import Selector
 from triomq.client.sending.receipt import SendReceipt
 from triomq.client.transactions.checked_message import CheckHandler
@@ -54,44 +51,6 @@ class Producer(ProducerBase):
     def settings(self) -> ProducerSettings:
         """The settings as given, or the defaults."""
         return self._target.settings
-
-    async def recall(self, receipt: SendReceipt) -> None:
-        """Take back a message that was sent with ``delay`` or ``deliver_at``."""
-        await call_in_loop(self._portal, self._target.recall, receipt)
-
-    async def request(
-        self,
-        topic: str | Message,
-        body: bytes | None = None,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        queue: MessageQueue | SupportsIndex | None = None,
-        sharding_key: str | None = None,
-        select: Selector | None = None,
-        timeout: float = 3.0,
-    ) -> ReplyMessage:
-        """Send a message and wait for the reply of the consumer that gets it."""
-        return await call_in_loop(
-            self._portal,
-            self._target.request,
-            topic,
-            body,
-            tag=tag,
-            keys=keys,
-            properties=properties,
-            flag=flag,
-            queue=queue,
-            sharding_key=sharding_key,
-            select=select,
-            timeout=timeout,
-        )
-
-    async def request_statistics(self) -> RequestStatistics:
-        """Return the numbers of requests and replies so far. Raises: ``NotRunning``."""
-        return await call_in_loop(self._portal, in_loop, self._target.request_statistics)
 
     def transaction(
         self,
@@ -205,54 +164,6 @@ class Producer(ProducerBase):
             message_id=message_id,
         )
 
-    async def send_oneway(
-        self,
-        topic: str | Message,
-        body: bytes | None = None,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        flag: int = 0,
-        queue: MessageQueue | SupportsIndex | None = None,
-        sharding_key: str | None = None,
-        select: Selector | None = None,
-        delay_level: SupportsIndex = 0,
-    ) -> None:
-        """Send one message without waiting for an answer: fast, and without any guarantee."""
-        await call_in_loop(
-            self._portal,
-            self._target.send_oneway,
-            topic,
-            body,
-            tag=tag,
-            keys=keys,
-            properties=properties,
-            flag=flag,
-            queue=queue,
-            sharding_key=sharding_key,
-            select=select,
-            delay_level=delay_level,
-        )
-
-    async def send_batch(
-        self,
-        messages: Sequence[Message],
-        *,
-        queue: MessageQueue | SupportsIndex | None = None,
-        sharding_key: str | None = None,
-        select: Selector | None = None,
-    ) -> list[SendReceipt]:
-        """Send messages of one topic, many in each request, and return their receipts in order."""
-        return await call_in_loop(
-            self._portal,
-            self._target.send_batch,
-            messages,
-            queue=queue,
-            sharding_key=sharding_key,
-            select=select,
-        )
-
     async def send_many(
         self, messages: Iterable[Message], *, window: SupportsIndex = 64
     ) -> list[SendReceipt]:
@@ -261,15 +172,15 @@ class Producer(ProducerBase):
             self._portal, self._target.send_many, tuple(messages), window=window
         )
 
-    async def new_message_id(self) -> str:
-        """Return an id for ``send(message_id=…)``."""
-        return await call_in_loop(self._portal, in_loop, self._target.new_message_id)
-
     @property
     def client_id(self) -> str:
         """This producer's name on the brokers."""
         return self._target.client_id
 
-    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the publish list of a topic, which ``queue=`` indexes."""
-        return await call_in_loop(self._portal, self._target.queues, topic)
+    recall = awaited(client.Producer.recall)
+    request = awaited(client.Producer.request)
+    request_statistics = called(client.Producer.request_statistics)
+    send_oneway = awaited(client.Producer.send_oneway)
+    send_batch = awaited(client.Producer.send_batch)
+    new_message_id = called(client.Producer.new_message_id)
+    queues = awaited(client.Producer.queues)

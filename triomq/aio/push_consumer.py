@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterable
 from typing import SupportsIndex
 
 from triomq import client
-from triomq.aio.calls import call_in_loop
+from triomq.aio.calls import awaited, called
 from triomq.aio.consuming import PushConsumerBase
 from triomq.aio.received import BatchHandler, Handler
 from triomq.client.core.config import ConsumerSettings
-from triomq.client.core.portal import in_loop
 from triomq.client.receiving.allocation import Allocation, allocate_average
 from triomq.client.receiving.member_spec import AssignmentChange
 from triomq.client.receiving.offsets import ConsumeFrom, Start
 from triomq.client.receiving.subscribing import Subscriptions
-from triomq.client.sdk.push_consumer import ConsumerStatistics, Mode
+from triomq.client.sdk.push_consumer import Mode
 from triomq.remoting.protocol.bodies.route import MessageQueue
 
 
@@ -81,22 +80,10 @@ class PushConsumer(PushConsumerBase):
         """This member's name on the brokers."""
         return self._target.client_id
 
-    async def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Consume further topics, or other tags; all members of the group should do the same."""
-        await call_in_loop(self._portal, self._target.subscribe, subscriptions)
-
     @property
     def assignment(self) -> tuple[MessageQueue, ...]:
         """The queues that this consumer owns, sorted; a push consumer's retry queues included."""
         return self._target.assignment
-
-    async def wait_assigned(self) -> None:
-        """Wait until this member has its first share of the queues."""
-        await call_in_loop(self._portal, self._target.wait_assigned)
-
-    async def unsubscribe(self, topic: str) -> None:
-        """Stop consuming a topic: its queues go to the members that still subscribe to it."""
-        await call_in_loop(self._portal, self._target.unsubscribe, topic)
 
     @property
     def ordered(self) -> bool:
@@ -113,14 +100,9 @@ class PushConsumer(PushConsumerBase):
         """How messages reach the group: ``"pull"`` or ``"pop"``."""
         return self._target.mode
 
-    async def pause(self) -> None:
-        """Hand out and pull no more until ``resume``; handlers go on, the queues stay owned."""
-        await call_in_loop(self._portal, in_loop, self._target.pause)
-
-    async def resume(self) -> None:
-        """Continue after ``pause``."""
-        await call_in_loop(self._portal, in_loop, self._target.resume)
-
-    async def statistics(self) -> ConsumerStatistics:
-        """Return the numbers of queues and messages, and the rates of each topic."""
-        return await call_in_loop(self._portal, in_loop, self._target.statistics)
+    subscribe = awaited(client.PushConsumer.subscribe)
+    wait_assigned = awaited(client.PushConsumer.wait_assigned)
+    unsubscribe = awaited(client.PushConsumer.unsubscribe)
+    pause = called(client.PushConsumer.pause)
+    resume = called(client.PushConsumer.resume)
+    statistics = called(client.PushConsumer.statistics)

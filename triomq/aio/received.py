@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Self, SupportsIndex
+from typing import Any, Protocol, Self
 
 from triomq import client
-from triomq.aio.calls import AsyncioPortal, call_in_loop
+from triomq.aio.calls import AsyncioPortal, awaited, call_in_loop
 from triomq.client.core.portal import in_loop
 from triomq.client.sdk.portal_messages import AnyMessage, PortalMessage
+
+
+class Settling(Protocol):
+    """What the block of a message calls."""
+
+    @property
+    def settled(self) -> bool: ...
+
+    async def ack(self) -> object: ...
+
+    async def retry(self) -> object: ...
 
 
 class AsyncioMessage(PortalMessage[AnyMessage]):
@@ -18,8 +29,6 @@ class AsyncioMessage(PortalMessage[AnyMessage]):
     __slots__ = ()
 
     _portal: AsyncioPortal[Any]
-    ack: Callable[[], Awaitable[object]]
-    retry: Callable[[], Awaitable[object]]
 
     async def reply(
         self,
@@ -30,14 +39,14 @@ class AsyncioMessage(PortalMessage[AnyMessage]):
     ) -> None:
         """Answer a request; see ``triomq.ReceivedMessage.reply``."""
         await call_in_loop(
-            self._portal, self._message.reply, body, properties=properties, timeout=timeout
+            self._portal, self._target.reply, body, properties=properties, timeout=timeout
         )
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
-        self,
+        self: Settling,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
@@ -57,15 +66,10 @@ class ReceivedMessage(AsyncioMessage[client.ReceivedMessage]):
 
     async def ack(self) -> bool:
         """Count the message as done; see ``triomq.ReceivedMessage.ack``."""
-        return await call_in_loop(self._portal, in_loop, self._message.ack_nowait)
+        return await call_in_loop(self._portal, in_loop, self._target.ack_nowait)
 
-    async def retry(self, delay_level: SupportsIndex = 0, *, pause: float | None = None) -> bool:
-        """Have the message delivered again later; see ``triomq.ReceivedMessage.retry``."""
-        return await call_in_loop(self._portal, self._message.retry, delay_level, pause=pause)
-
-    async def dead_letter(self) -> bool:
-        """Move the message to the dead letters; see ``triomq.ReceivedMessage.dead_letter``."""
-        return await call_in_loop(self._portal, self._message.dead_letter)
+    retry = awaited(client.ReceivedMessage.retry)
+    dead_letter = awaited(client.ReceivedMessage.dead_letter)
 
 
 Handler = Callable[[ReceivedMessage], Awaitable[None]]

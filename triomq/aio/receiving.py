@@ -12,7 +12,7 @@ from typing import Self, SupportsIndex
 import trio
 
 from triomq import client
-from triomq.aio.calls import AsyncioLifetime, call_in_loop
+from triomq.aio.calls import AsyncioLifetime, awaited, call_in_loop
 from triomq.aio.received import AsyncioMessage
 from triomq.client.core.errors import NotRunning
 from triomq.client.core.portal import HandOver
@@ -27,28 +27,17 @@ class LeasedMessage(AsyncioMessage[client.LeasedMessage]):
     @property
     def receipt(self) -> str:
         """The receipt handle; ``change_invisible`` gives a new one."""
-        return self._message.receipt
+        return self._target.receipt
 
     @property
     def invisible_until(self) -> datetime.datetime:
         """When the group gets the message again, by the broker's clock; an aware datetime."""
-        return self._message.invisible_until
+        return self._target.invisible_until
 
-    async def ack(self) -> None:
-        """Acknowledge the message; see ``triomq.LeasedMessage.ack``."""
-        await call_in_loop(self._portal, self._message.ack)
-
-    async def change_invisible(self, invisible: Duration) -> None:
-        """Hide the message for another time; see ``triomq.LeasedMessage.change_invisible``."""
-        await call_in_loop(self._portal, self._message.change_invisible, invisible)
-
-    async def retry(self, delay: Duration | None = None) -> None:
-        """Settle the message as failed; see ``triomq.LeasedMessage.retry``."""
-        await call_in_loop(self._portal, self._message.retry, delay)
-
-    async def dead_letter(self) -> None:
-        """Move the message to the dead letters; see ``triomq.LeasedMessage.dead_letter``."""
-        await call_in_loop(self._portal, self._message.dead_letter)
+    ack = awaited(client.LeasedMessage.ack)
+    change_invisible = awaited(client.LeasedMessage.change_invisible)
+    retry = awaited(client.LeasedMessage.retry)
+    dead_letter = awaited(client.LeasedMessage.dead_letter)
 
 
 class SimpleConsumerBase(AsyncioLifetime[client.SimpleConsumer]):

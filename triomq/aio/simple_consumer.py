@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from triomq import client
-from triomq.aio.calls import call_in_loop
+from triomq.aio.calls import awaited
 from triomq.aio.receiving import SimpleConsumerBase
 from triomq.client.core.config import ConsumerSettings
 from triomq.client.receiving.offsets import ConsumeFrom, Start
@@ -59,10 +59,6 @@ class SimpleConsumer(SimpleConsumerBase):
         """This member's name on the brokers."""
         return self._target.client_id
 
-    async def subscribe(self, subscriptions: Subscriptions) -> None:
-        """Receive further topics, or other tags; all members of the group should do the same."""
-        await call_in_loop(self._portal, self._target.subscribe, subscriptions)
-
     @property
     def ordered(self) -> bool:
         """Whether each queue is consumed in its order."""
@@ -73,6 +69,5 @@ class SimpleConsumer(SimpleConsumerBase):
         """Seconds for which a message is hidden if ``receive`` does not say otherwise."""
         return self._target.invisible
 
-    async def unsubscribe(self, topic: str) -> None:
-        """Receive no more messages of a topic; those received before may still be acked."""
-        await call_in_loop(self._portal, self._target.unsubscribe, topic)
+    subscribe = awaited(client.SimpleConsumer.subscribe)
+    unsubscribe = awaited(client.SimpleConsumer.unsubscribe)

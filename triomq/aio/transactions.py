@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from triomq import client
-from triomq.aio.calls import AsyncioLifetime, AsyncioPortal, call_in_asyncio, call_in_loop
+from triomq.aio.calls import AsyncioLifetime, AsyncioPortal, awaited, call_in_asyncio, call_in_loop
 from triomq.client import LocalWork, Message, TransactionOutcome, TransactionResult
 from triomq.client.core.arguments import is_async
 from triomq.client.transactions.checked_message import CheckedMessage, CheckHandler
@@ -26,25 +26,14 @@ class Transaction(PortalTransaction):
 
     _portal: AsyncioPortal[Any]
 
-    async def commit(self) -> bool:
-        """Commit now, before the end of the block; return whether the broker confirmed."""
-        return await call_in_loop(self._portal, self._transaction.commit)
-
-    async def rollback(self) -> bool:
-        """Roll back now, without an exception; return whether the broker confirmed."""
-        return await call_in_loop(self._portal, self._transaction.rollback)
-
-    async def leave_open(self) -> None:
-        """Decide nothing, whatever the block does; see ``triomq.Transaction.leave_open``."""
-        await call_in_loop(self._portal, self._transaction.leave_open)
-
-    async def end(self, outcome: TransactionOutcome) -> bool:
-        """End the transaction with this outcome; return whether the broker confirmed."""
-        return await call_in_loop(self._portal, self._transaction.end, outcome)
+    commit = awaited(client.Transaction.commit)
+    rollback = awaited(client.Transaction.rollback)
+    leave_open = awaited(client.Transaction.leave_open)
+    end = awaited(client.Transaction.end)
 
     async def __aenter__(self) -> Self:
         try:
-            await call_in_loop(self._portal, self._transaction.__aenter__)
+            await call_in_loop(self._portal, self._target.__aenter__)
         except BaseException:
             self._not_entered()
             raise
@@ -56,7 +45,7 @@ class Transaction(PortalTransaction):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await call_in_loop(self._portal, self._transaction.__aexit__, kind, error, trace)
+        await call_in_loop(self._portal, self._target.__aexit__, kind, error, trace)
 
 
 class ProducerBase(AsyncioLifetime[client.Producer]):

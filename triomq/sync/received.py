@@ -27,7 +27,7 @@ class BlockingMessage(PortalMessage[AnyMessage]):
         timeout: float = 3.0,
     ) -> None:
         """Answer a request; see ``triomq.ReceivedMessage.reply``."""
-        self._portal.call(None, self._message.reply, body, properties=properties, timeout=timeout)
+        self._portal.call(None, self._target.reply, body, properties=properties, timeout=timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class ReceivedMessage(BlockingMessage[client.ReceivedMessage]):
 
     def ack(self, *, timeout: float | None = None) -> bool:
         """Count the message as done; see ``triomq.ReceivedMessage.ack``."""
-        return self._portal.call(timeout, in_loop, self._message.ack_nowait)
+        return self._portal.call(timeout, in_loop, self._target.ack_nowait)
 
     def retry(
         self,
@@ -63,11 +63,11 @@ class ReceivedMessage(BlockingMessage[client.ReceivedMessage]):
         timeout: float | None = None,
     ) -> bool:
         """Have the message delivered again later; see ``triomq.ReceivedMessage.retry``."""
-        return self._portal.call(timeout, self._message.retry, delay_level, pause=pause)
+        return self._portal.call(timeout, self._target.retry, delay_level, pause=pause)
 
     def dead_letter(self, *, timeout: float | None = None) -> bool:
         """Move the message to the dead letters; see ``triomq.ReceivedMessage.dead_letter``."""
-        return self._portal.call(timeout, self._message.dead_letter)
+        return self._portal.call(timeout, self._target.dead_letter)
 
 
 Handler = Callable[[ReceivedMessage], None]

@@ -27,28 +27,28 @@ class LeasedMessage(BlockingMessage[client.LeasedMessage]):
     @property
     def receipt(self) -> str:
         """The receipt handle; ``change_invisible`` gives a new one."""
-        return self._message.receipt
+        return self._target.receipt
 
     @property
     def invisible_until(self) -> datetime.datetime:
         """When the group gets the message again, by the broker's clock; an aware datetime."""
-        return self._message.invisible_until
+        return self._target.invisible_until
 
     def ack(self, *, timeout: float | None = None) -> None:
         """Acknowledge the message; see ``triomq.LeasedMessage.ack``."""
-        self._portal.call(timeout, self._message.ack)
+        self._portal.call(timeout, self._target.ack)
 
     def change_invisible(self, invisible: Duration, *, timeout: float | None = None) -> None:
         """Hide the message for another time; see ``triomq.LeasedMessage.change_invisible``."""
-        self._portal.call(timeout, self._message.change_invisible, invisible)
+        self._portal.call(timeout, self._target.change_invisible, invisible)
 
     def retry(self, delay: Duration | None = None, *, timeout: float | None = None) -> None:
         """Settle the message as failed; see ``triomq.LeasedMessage.retry``."""
-        self._portal.call(timeout, self._message.retry, delay)
+        self._portal.call(timeout, self._target.retry, delay)
 
     def dead_letter(self, *, timeout: float | None = None) -> None:
         """Move the message to the dead letters; see ``triomq.LeasedMessage.dead_letter``."""
-        self._portal.call(timeout, self._message.dead_letter)
+        self._portal.call(timeout, self._target.dead_letter)
 
 
 class SimpleConsumerBase(BlockingLifetime[client.SimpleConsumer]):

@@ -25,26 +25,26 @@ class Transaction(PortalTransaction):
 
     def commit(self, *, timeout: float | None = None) -> bool:
         """Commit now, before the end of the block; return whether the broker confirmed."""
-        return self._portal.call(timeout, self._transaction.commit)
+        return self._portal.call(timeout, self._target.commit)
 
     def rollback(self, *, timeout: float | None = None) -> bool:
         """Roll back now, without an exception; return whether the broker confirmed."""
-        return self._portal.call(timeout, self._transaction.rollback)
+        return self._portal.call(timeout, self._target.rollback)
 
     def leave_open(self, *, timeout: float | None = None) -> None:
         """Decide nothing, whatever the block does; see ``triomq.Transaction.leave_open``."""
-        self._portal.call(timeout, self._transaction.leave_open)
+        self._portal.call(timeout, self._target.leave_open)
 
     def end(self, outcome: TransactionOutcome, *, timeout: float | None = None) -> bool:
         """End the transaction with this outcome; return whether the broker confirmed."""
-        return self._portal.call(timeout, self._transaction.end, outcome)
+        return self._portal.call(timeout, self._target.end, outcome)
 
     def __enter__(self) -> Self:
         return self._enter(None)
 
     def _enter(self, timeout: float | None) -> Self:
         try:
-            self._portal.call(timeout, self._transaction.__aenter__)
+            self._portal.call(timeout, self._target.__aenter__)
         except BaseException:
             self._not_entered()
             raise
@@ -56,7 +56,7 @@ class Transaction(PortalTransaction):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._portal.call(None, self._transaction.__aexit__, kind, error, trace)
+        self._portal.call(None, self._target.__aexit__, kind, error, trace)
 
 
 class ProducerBase(BlockingLifetime[client.Producer]):
