@@ -244,22 +244,9 @@ async def load_store(
     cleaner = Cleaner(
         files, clock, flusher.flushed, indexer, index_syncer, reader, compacted, health
     )
-    damaged = DamagedRecords()
+    compactor = Compactor(compacted, reader, flusher.flushed, indexer, clock, DamagedRecords())
     return MessageStore(
-        files,
-        clock,
-        flusher,
-        indexer,
-        index_syncer,
-        reader,
-        cleaner,
-        compacted,
-        Compactor(compacted, reader, flusher.flushed, indexer, clock, damaged),
-        health,
-        recovered,
-        memory,
-        damaged,
-        confirmations,
+        files, clock, flusher, indexer, cleaner, compactor, recovered, memory, confirmations
     )
 
 

@@ -67,16 +67,11 @@ class MessageStore:
     clock: Callable[[], int]
     flusher: Flusher
     indexer: Indexer
-    index_syncer: IndexSyncer
-    reader: Reader
     cleaner: Cleaner
-    compacted: CompactedQueues
     compactor: Compactor
-    health: Health
     recovered: Recovered
     memory_bytes: int
     """Physical memory of this machine."""
-    damaged: DamagedRecords
     confirmations: Confirmations | None = None
     """In controller mode: what others have decides how far readers see the log."""
     config: StoreConfig = attrs.field(init=False)
@@ -84,6 +79,11 @@ class MessageStore:
     log: CommitLog = attrs.field(init=False)
     queue_table: QueueTable = attrs.field(init=False)
     key_index: KeyIndex = attrs.field(init=False)
+    index_syncer: IndexSyncer = attrs.field(init=False)
+    reader: Reader = attrs.field(init=False)
+    compacted: CompactedQueues = attrs.field(init=False)
+    damaged: DamagedRecords = attrs.field(init=False)
+    health: Health = attrs.field(init=False)
     _warm: Reads = attrs.field(init=False)
     _cold_fetch: ColdFetch = attrs.field(init=False)
     append_max_seconds: float = attrs.field(default=0.0, init=False)
@@ -94,6 +94,9 @@ class MessageStore:
         files = self.files
         self.config, self.disk, self.log = files.config, files.disk, files.log
         self.queue_table, self.key_index = files.queues, files.key_index
+        self.index_syncer, self.reader = self.cleaner.index_syncer, self.cleaner.reader
+        self.compacted, self.damaged = self.compactor.compacted, self.compactor.damaged
+        self.health = self.cleaner.health
         self._warm = self._reads()
         self._cold_fetch = ColdFetch(self.disk, self._is_far)
         self.stall = Stall(self.config.append_stall_ms / 1000)
