@@ -27,15 +27,7 @@ from triomq.broker.service_set import ServiceSet
 from triomq.broker.services.transactions.transactions import FINISH_EDGES_SECONDS
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.monitor.access_figures import access_figures, quota_figures
-from triomq.remoting.monitor.metrics import (
-    Family,
-    Histogram,
-    Sample,
-    counter,
-    gauge,
-    histogram,
-    samples_by_limit,
-)
+from triomq.remoting.monitor.metrics import Family, Histogram, Sample, by_label, family
 from triomq.remoting.monitor.program_figures import creation_figures, server_figures
 from triomq.remoting.server.server import Server
 
@@ -143,21 +135,14 @@ class BrokerSource:
     def figures(self) -> Iterator[Family]:
         """Yield all families, one in each step: there may be many topics and groups."""
         yield from self._stored.figures()
-        yield gauge(
+        yield family(
             "triomq_name_servers_registered",
-            "Name servers that know this broker.",
             sum(server.registered for server in self.services.registrar.servers.values()),
         )
         yield from self._compaction()
-        yield gauge(
-            "rocketmq_broker_permission",
-            "4: clients may read, 2: write, 6: both.",
-            self.services.live.broker_permission,
-        )
-        yield gauge("rocketmq_topic_number", "Topics.", len(self.services.topics.configs))
-        yield gauge(
-            "rocketmq_consumer_group_number", "Consumer groups.", len(self.services.groups.configs)
-        )
+        yield family("rocketmq_broker_permission", self.services.live.broker_permission)
+        yield family("rocketmq_topic_number", len(self.services.topics.configs))
+        yield family("rocketmq_consumer_group_number", len(self.services.groups.configs))
         services = self.services
         messages = MessageFigures(services.statistics, services.topics)
         yield from messages.figures(self._series_max)
@@ -165,24 +150,17 @@ class BrokerSource:
         yield from self._lag.figures()
         if services.pops is not None:
             yield from pop_figures(services.pops, services.reviver)
-        yield counter(
-            "triomq_limit_refusals_total",
-            "Requests that were refused because a limit of the broker's tables was reached.",
-            samples_by_limit(self.services.limits.refused),
-        )
+        yield family("triomq_limit_refusals_total", by_label("limit", self.services.limits.refused))
         if services.check is not None:
             yield from access_figures(services.check.notes)
         if services.quotas is not None:
             yield quota_figures(services.quotas)
         pushed = self.services.pushed
-        yield counter(
+        yield family(
             "triomq_replies_total",
-            "Replies of request-reply, by what became of their delivery to the requester.",
-            [Sample(count, {"outcome": outcome}) for outcome, count in pushed.outcomes.items()],
+            by_label("outcome", pushed.outcomes),
         )
-        yield gauge(
-            "triomq_replies_waiting", "Replies whose requester has not answered.", len(pushed)
-        )
+        yield family("triomq_replies_waiting", len(pushed))
         yield from self._transactions()
         if self._timed is not None:
             yield from self._timed.figures()
@@ -198,112 +176,68 @@ class BrokerSource:
         queues = compactor.compacted.queues.values()
         if not queues:
             return
-        yield gauge(
-            "triomq_compaction_behind_bytes",
-            "Bytes of the log whose messages have no copy yet; the log keeps them.",
-            compactor.lag_bytes,
-        )
+        yield family("triomq_compaction_behind_bytes", compactor.lag_bytes)
         outcomes = {
             "copied": compactor.copies_total,
             "removed": compactor.removed_total,
             "without a key": sum(queue.skipped for queue in queues),
         }
-        yield counter(
+        yield family(
             "triomq_compaction_messages_total",
-            "Messages of compaction topics by what became of them.",
-            [Sample(count, {"outcome": name}) for name, count in outcomes.items()],
+            by_label("outcome", outcomes),
         )
-        yield counter(
-            "triomq_compaction_failures_total",
-            "Rounds of copying, and searches for old values, that ended with an error.",
-            [Sample(compactor.failures, {})],
-        )
+        yield family("triomq_compaction_failures_total", [Sample(compactor.failures, {})])
 
     def _replication(self) -> Iterator[Family]:
         tenure, keeper = self.role.tenure, self.role.keeper
         if tenure is not None:
-            yield gauge(
-                "triomq_master_epoch",
-                "Epoch of the master that this broker follows, or is.",
-                tenure.mastership.epoch,
-            )
+            yield family("triomq_master_epoch", tenure.mastership.epoch)
         if keeper is not None:
-            yield gauge(
-                "triomq_sync_state_set_size",
-                "Brokers that have all confirmed messages, this master among them.",
-                len(keeper.leads.members),
-            )
+            yield family("triomq_sync_state_set_size", len(keeper.leads.members))
         slave, master, end = (self.role.slave, self.role.master, self.store.appended.value)
         if slave is not None:
-            yield gauge(
-                "triomq_replication_following",
-                "1 while this slave hears from its master.",
-                slave.following,
-            )
-            yield gauge(
-                "triomq_replication_parted",
-                "1 while the log of this slave is known to be another one than its master's.",
-                slave.parted.known(),
-            )
+            yield family("triomq_replication_following", slave.following)
+            yield family("triomq_replication_parted", slave.parted.known())
             if self.acting_master is not None:
-                yield gauge(
-                    "triomq_acting_master",
-                    "1 while this slave acts for its master.",
-                    self.acting_master.rules.acting,
-                )
-            yield counter(
-                "triomq_replication_received_bytes_total",
-                "Bytes of the log that came from the master.",
-                [Sample(slave.bytes_received, {})],
+                yield family("triomq_acting_master", self.acting_master.rules.acting)
+            yield family(
+                "triomq_replication_received_bytes_total", [Sample(slave.bytes_received, {})]
             )
         elif master is not None:
             behind = [
                 Sample(end - replica.acknowledged, {"slave": replica.peer})
                 for replica in master.replicas.replicas.values()
             ]
-            yield counter(
+            yield family(
                 "triomq_replication_turned_away_total",
-                "Connections that the HA port did not take.",
-                samples_by_limit(master.connection_limits.refused),
+                by_label("limit", master.connection_limits.refused),
             )
-            yield gauge("triomq_replication_slaves", "Slaves that follow.", len(behind))
-            yield gauge(
-                "triomq_replication_behind_bytes",
-                "Bytes of the log that a slave has not reported yet.",
-                behind,
-            )
+            yield family("triomq_replication_slaves", len(behind))
+            yield family("triomq_replication_behind_bytes", behind)
 
     def _transactions(self) -> Iterator[Family]:
         checks = self.services.transactions
         if self.role.slave is not None:
             return
         counts = checks.transactions.counts
-        yield gauge(
-            "rocketmq_half_messages",
-            "Transactions that are neither committed nor rolled back.",
-            len(checks.transactions.open.open),
-        )
-        yield counter(
+        yield family("rocketmq_half_messages", len(checks.transactions.open.open))
+        yield family(
             "rocketmq_commit_messages_total",
-            "Committed transactions.",
-            [Sample(count, {"topic": topic}) for topic, count in counts.committed.items()],
+            by_label("topic", counts.committed),
         )
-        yield counter(
+        yield family(
             "rocketmq_rollback_messages_total",
-            "Transactions that were rolled back.",
-            [Sample(count, {"topic": topic}) for topic, count in counts.rolled_back.items()],
+            by_label("topic", counts.rolled_back),
         )
-        yield histogram(
+        yield family(
             "rocketmq_finish_message_latency_milliseconds",
-            "Seconds (in spite of the name, as in Java) from a half to its commit.",
             [
                 Histogram({"topic": topic}, FINISH_EDGES_SECONDS, times.counts, times.seconds)
                 for topic, times in counts.finishes.items()
             ],
         )
-        yield counter(
+        yield family(
             "triomq_transaction_checks_total",
-            "Transactions whose producer group was to be asked.",
             [
                 Sample(counts.checks, {"outcome": "asked"}),
                 Sample(counts.unasked, {"outcome": "no producer"}),

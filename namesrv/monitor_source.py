@@ -13,7 +13,7 @@ from triomq.namesrv.registration_requests import RegistrationRequests
 from triomq.namesrv.routes import RouteTable
 from triomq.remoting.audit.decision_notes import DecisionNotes
 from triomq.remoting.monitor.access_figures import access_figures
-from triomq.remoting.monitor.metrics import Family, Sample, counter, gauge, samples_by_limit
+from triomq.remoting.monitor.metrics import Family, Sample, by_label, family
 from triomq.remoting.monitor.program_figures import server_figures
 from triomq.remoting.protocol.bodies.cluster import MissingProcess
 from triomq.remoting.server.server import Server
@@ -80,12 +80,9 @@ class NamesrvSource:
             for name, data in self.routes.cluster_table().broker_addr_table.items()
             for broker_id, address in data.broker_addrs.items()
         ]
-        yield gauge(
-            "triomq_namesrv_broker", "1 for each broker process that is registered.", samples
-        )
-        yield gauge(
+        yield family("triomq_namesrv_broker", samples)
+        yield family(
             "triomq_namesrv_missing_broker",
-            "Seconds since a broker process left; it was registered in the last day.",
             [
                 Sample(
                     gone.seconds,
@@ -100,24 +97,12 @@ class NamesrvSource:
                 for gone in self._missing()
             ],
         )
-        yield gauge(
-            "triomq_namesrv_topics", "Topics in the routes.", len(self.routes.topic_names())
+        yield family("triomq_namesrv_topics", len(self.routes.topic_names()))
+        yield family("triomq_namesrv_moved_brokers_total", self.brokers.moved)
+        yield family(
+            "triomq_namesrv_foreign_unregistrations_total", self.brokers.foreign_unregistrations
         )
-        yield counter(
-            "triomq_namesrv_moved_brokers_total",
-            "Registrations that moved a living broker to another address.",
-            self.brokers.moved,
-        )
-        yield counter(
-            "triomq_namesrv_foreign_unregistrations_total",
-            "Unregistrations on another connection than the broker's.",
-            self.brokers.foreign_unregistrations,
-        )
-        yield counter(
-            "triomq_limit_refusals_total",
-            "What was refused or left out because a limit of the name server's tables was reached.",
-            samples_by_limit(self._refused()),
-        )
+        yield family("triomq_limit_refusals_total", by_label("limit", self._refused()))
         if self.notes is not None:
             yield from access_figures(self.notes)
         if self.controller is not None:

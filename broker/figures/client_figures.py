@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from triomq.broker.services.groups import GroupTable, Member
 from triomq.broker.services.topics import Topics
-from triomq.remoting.monitor.metrics import Family, Labels, Sample, gauge
+from triomq.remoting.monitor.metrics import Family, Labels, Sample, family
 from triomq.remoting.protocol.codes import LanguageCode, version_name
 from triomq.remoting.server.connection import Connection
 
@@ -29,18 +29,16 @@ def client_figures(table: GroupTable[Connection], topics: Topics) -> Iterator[Fa
         for members in table.producers.values()
         for member in members.values()
     )
-    yield gauge(
+    yield family(
         "rocketmq_producer_connections",
-        "Connected producers.",
         [
             Sample(count, _client_labels(language, version))
             for (language, version), count in producers.items()
         ],
     )
     groups = list(table.consumers.values())
-    yield gauge(
+    yield family(
         "rocketmq_consumer_connections",
-        "Connected members of each consumer group.",
         (
             Sample(
                 count,
@@ -56,9 +54,8 @@ def client_figures(table: GroupTable[Connection], topics: Topics) -> Iterator[Fa
         ),
         size=len(groups),
     )
-    yield gauge(
+    yield family(
         "triomq_subscription_mismatch",
-        "1 for each consumer group whose members subscribe to different things.",
         [
             Sample(1, {"consumer_group": group.name})
             for group in groups

@@ -16,7 +16,7 @@ from triomq.broker.services.offsets import ConsumerOffsets
 from triomq.broker.services.pop.pops import Pops
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
-from triomq.remoting.monitor.metrics import PIECE_SECONDS, Family, Labels, Sample, gauge
+from triomq.remoting.monitor.metrics import PIECE_SECONDS, Family, Labels, Sample, family
 from triomq.remoting.protocol.names import RETRY_PREFIX
 
 
@@ -106,33 +106,15 @@ class GroupLag:
 
     def figures(self) -> Iterator[Family]:
         """Yield Java's five families."""
+        yield self._family("rocketmq_consumer_lag_messages", lambda row: row.lag)
+        yield self._family("rocketmq_consumer_lag_latency_milliseconds", lambda row: row.oldest_ms)
+        yield self._family("rocketmq_consumer_ready_messages", lambda row: row.ready)
+        yield self._family("rocketmq_consumer_inflight_messages", lambda row: row.in_flight)
         yield self._family(
-            "rocketmq_consumer_lag_messages",
-            "Messages between a group's offsets and the ends of the queues.",
-            lambda row: row.lag,
-        )
-        yield self._family(
-            "rocketmq_consumer_lag_latency_milliseconds",
-            "Age of the oldest message that is not consumed.",
-            lambda row: row.oldest_ms,
-        )
-        yield self._family(
-            "rocketmq_consumer_ready_messages",
-            "Messages that are not handed out yet.",
-            lambda row: row.ready,
-        )
-        yield self._family(
-            "rocketmq_consumer_inflight_messages",
-            "Messages that are handed out, and neither acknowledged nor visible again.",
-            lambda row: row.in_flight,
-        )
-        yield self._family(
-            "rocketmq_consumer_queueing_latency_milliseconds",
-            "Age of the oldest message that is not handed out.",
-            lambda row: row.queueing_ms,
+            "rocketmq_consumer_queueing_latency_milliseconds", lambda row: row.queueing_ms
         )
 
-    def _family(self, name: str, meaning: str, number: Callable[[LagRow], int]) -> Family:
+    def _family(self, name: str, number: Callable[[LagRow], int]) -> Family:
         rows = self.rows
         samples = (Sample(number(row), row.labels) for row in rows)
-        return gauge(name, meaning, samples, size=len(rows), left_out=self.left_out)
+        return family(name, samples, size=len(rows), left_out=self.left_out)

@@ -14,7 +14,7 @@ import attrs
 from triomq.broker.services.put_types import SIZE_EDGES, PutCounts
 from triomq.broker.services.statistics import Item, Statistics
 from triomq.broker.services.topics import Topics
-from triomq.remoting.monitor.metrics import Family, Histogram, Sample, counter, histogram
+from triomq.remoting.monitor.metrics import Family, Histogram, Sample, family
 from triomq.remoting.protocol.names import RETRY_PREFIX
 
 
@@ -31,39 +31,30 @@ class MessageFigures:
         size = len(self.statistics.by_name.get("TOPIC_PUT_NUMS", ())) + sum(
             [len(kinds) for kinds in types.typed.values()]
         )
-        yield counter(
+        yield family(
             "rocketmq_messages_in_total",
-            "Messages stored.",
             (Sample(counts.messages, labels) for labels, counts in self._puts(series_max)),
             size=size,
         )
-        yield counter(
+        yield family(
             "rocketmq_throughput_in_total",
-            "Bytes of messages stored.",
             (Sample(counts.size_bytes, labels) for labels, counts in self._puts(series_max)),
             size=size,
         )
-        yield histogram(
+        yield family(
             "rocketmq_message_size",
-            "Sizes of messages in the log, in bytes.",
             (
                 Histogram(labels, SIZE_EDGES, counts.sizes(), counts.size_bytes)
                 for labels, counts in self._puts(series_max)
             ),
             size=size,
         )
-        for name, meaning, item in (
-            ("rocketmq_messages_out_total", "Messages handed out.", "GROUP_GET_NUMS"),
-            ("rocketmq_throughput_out_total", "Bytes of messages handed out.", "GROUP_GET_SIZE"),
+        for name, item, labels_of in (
+            ("rocketmq_messages_out_total", "GROUP_GET_NUMS", self._group_labels),
+            ("rocketmq_throughput_out_total", "GROUP_GET_SIZE", self._group_labels),
+            ("rocketmq_send_to_dlq_messages_total", "DLQ_PUT_NUMS", self._dead_letter_labels),
         ):
-            yield self._items(name, meaning, item, self._group_labels, series_max)
-        yield self._items(
-            "rocketmq_send_to_dlq_messages_total",
-            "Messages that became dead letters.",
-            "DLQ_PUT_NUMS",
-            self._dead_letter_labels,
-            series_max,
-        )
+            yield self._items(name, item, labels_of, series_max)
 
     def _puts(self, most: int) -> Iterator[tuple[dict[str, str], PutCounts]]:
         by_name = self.statistics.by_name
@@ -82,16 +73,11 @@ class MessageFigures:
                 yield labels, counts
 
     def _items(
-        self,
-        name: str,
-        meaning: str,
-        item_name: str,
-        labels_of: Callable[[str], dict[str, str]],
-        most: int,
+        self, name: str, item_name: str, labels_of: Callable[[str], dict[str, str]], most: int
     ) -> Family:
         items = self.statistics.by_name.get(item_name, {})
         samples = (Sample(item.value, labels_of(key)) for key, item in _snapshot(items, most))
-        return counter(name, meaning, samples, size=len(items))
+        return family(name, samples, size=len(items))
 
     def _group_labels(self, key: str) -> dict[str, str]:
         return {

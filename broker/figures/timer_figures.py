@@ -16,9 +16,8 @@ from triomq.remoting.monitor.metrics import (
     Family,
     Histogram,
     Sample,
-    counter,
-    gauge,
-    histogram,
+    by_label,
+    family,
 )
 
 STORAGE = {"storage_type": "local", "storage_medium": "disk"}
@@ -65,54 +64,34 @@ class TimerFigures:
         """Yield the families."""
         timers, counts = self.timers, self.timers.counts
         behind_ms, not_read, _ = timers.behind()
-        yield gauge(
-            "rocketmq_timer_enqueue_lag",
-            "Timed messages that are not in the timer wheel yet.",
-            [Sample(not_read, STORAGE)],
-        )
-        yield gauge(
+        yield family("rocketmq_timer_enqueue_lag", [Sample(not_read, STORAGE)])
+        yield family(
             "rocketmq_timer_enqueue_latency_milliseconds",
-            "Age of the oldest of them.",
             [Sample(timers.enqueue_late_ms(), STORAGE)],
         )
-        yield gauge(
-            "rocketmq_timer_dequeue_lag",
-            "Timed messages that are due, or will be in a moment, and not delivered.",
-            [Sample(timers.schedule.waiting, STORAGE)],
-        )
-        yield gauge(
-            "rocketmq_timer_dequeue_latency_milliseconds",
-            "Milliseconds by which the delivery of timed messages is behind.",
-            [Sample(behind_ms, STORAGE)],
-        )
-        yield gauge(
+        yield family("rocketmq_timer_dequeue_lag", [Sample(timers.schedule.waiting, STORAGE)])
+        yield family("rocketmq_timer_dequeue_latency_milliseconds", [Sample(behind_ms, STORAGE)])
+        yield family(
             "rocketmq_timing_messages",
-            "Timed messages that wait, by topic.",
             [
                 Sample(count.count, {"topic": topic, **STORAGE})
                 for topic, count in counts.counts.items()
             ],
         )
-        for name, meaning, numbers in (
-            ("enqueue", "Timed messages put into the wheel.", counts.enqueued),
-            ("dequeue", "Timed messages that left the wheel.", counts.dequeued),
-        ):
-            yield counter(
+        for name, numbers in (("enqueue", counts.enqueued), ("dequeue", counts.dequeued)):
+            yield family(
                 f"rocketmq_timer_{name}_total",
-                meaning,
                 [Sample(count, {"topic": topic, **STORAGE}) for topic, count in numbers.items()],
             )
-        yield gauge(
+        yield family(
             "rocketmq_timer_message_snapshot",
-            "Timed messages by the time that is left, up to each bound.",
             [
                 Sample(count, {"timer_bound_s": str(bound), **STORAGE})
                 for bound, count in zip(BOUNDS_SECONDS, self.snapshot)
             ],
         )
-        yield histogram(
+        yield family(
             "rocketmq_delay_message_latency_seconds",
-            "The delays that messages were sent with.",
             [
                 Histogram(
                     {"topic": topic, **STORAGE}, DELAY_EDGES_SECONDS, delays.counts, delays.seconds
@@ -126,9 +105,7 @@ class TimerFigures:
             "dropped": timers.dropped,
             "refused": timers.refused,
         }
-        yield counter(
+        yield family(
             "triomq_timers_total",
-            "Timed messages by what became of them; dropped are recalled ones and those without a"
-            " topic, refused those for a full second.",
-            [Sample(count, {"outcome": name}) for name, count in outcomes.items()],
+            by_label("outcome", outcomes),
         )

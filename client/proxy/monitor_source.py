@@ -14,7 +14,7 @@ from triomq.remoting.grpc.call_statistics import grpc_figures
 from triomq.remoting.grpc.grpc_server import GrpcServer
 from triomq.remoting.messaging.service import GrpcMessaging
 from triomq.remoting.monitor.access_figures import access_figures, quota_figures
-from triomq.remoting.monitor.metrics import Family, counter, gauge
+from triomq.remoting.monitor.metrics import Family, family
 
 
 @attrs.frozen(eq=False)
@@ -57,34 +57,14 @@ class ProxySource:
         }
 
     def figures(self) -> Iterator[Family]:
-        yield gauge("rocketmq_proxy_up", "1 while the proxy runs.", 1)
-        yield gauge(
-            "triomq_proxy_brokers",
-            "Broker names in the list of name servers.",
-            len(self.cluster.calls.directory),
-        )
+        yield family("rocketmq_proxy_up", 1)
+        yield family("triomq_proxy_brokers", len(self.cluster.calls.directory))
         connections = self.cluster.connector.statistics()
-        yield gauge(
-            "triomq_proxy_broker_connections",
-            "Connections to brokers and name servers.",
-            connections.open + self.cluster.more.open,
-        )
+        yield family("triomq_proxy_broker_connections", connections.open + self.cluster.more.open)
         joined = self.cluster.registrations.joined
-        yield gauge(
-            "triomq_proxy_groups",
-            "Producer and consumer groups of the clients.",
-            sum(1 for _ in joined.groups()),
-        )
-        yield counter(
-            "triomq_proxy_groups_refused_total",
-            "Registrations of clients refused because of heartbeatConnectionsMax.",
-            joined.refused,
-        )
-        yield gauge(
-            "triomq_proxy_broker_requests",
-            "Requests to brokers and name servers that wait for their answers.",
-            connections.pending,
-        )
+        yield family("triomq_proxy_groups", sum(1 for _ in joined.groups()))
+        yield family("triomq_proxy_groups_refused_total", joined.refused)
+        yield family("triomq_proxy_broker_requests", connections.pending)
         if self.notes is not None:
             yield from access_figures(self.notes)
         if self.quotas.quotas:

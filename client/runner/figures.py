@@ -15,7 +15,7 @@ from triomq.client.receiving.pop.pop_membership import PopMembership
 from triomq.client.receiving.rates import TopicCounts
 from triomq.client.sdk.group_consumer import Consumer
 from triomq.client.sdk.producer import Producer
-from triomq.remoting.monitor.metrics import Family, Histogram, Sample, histogram
+from triomq.remoting.monitor.metrics import Family, Histogram, Sample, family
 
 AnyClient = Consumer[Any] | Producer
 
@@ -99,19 +99,17 @@ class ClientFigures:
             if (membership := consumer._membership) is not None
             for topic, counts in membership.fetcher.counts.topics.copy().items()
         ]
-        kinds: list[tuple[str, str, Callable[[TopicCounts], float]]] = [
-            ("messages_pulled", "Messages that were pulled or popped.", lambda one: one.pulled),
-            ("messages_done", "Messages that were acknowledged.", lambda one: one.done),
-            ("messages_failed", "Messages that come again or are dead.", lambda one: one.failed),
-            ("pulls", "Pulls and pops that were answered.", lambda one: one.pulls),
-            ("pull_seconds", "Their time, the wait at the broker included.",
-             lambda one: one.pull_seconds),
-            ("handling_seconds", "Time from handing messages out until they were settled.",
-             lambda one: one.done_seconds),
-        ]  # fmt: skip
-        for name, meaning, read in kinds:
+        kinds: list[tuple[str, Callable[[TopicCounts], float]]] = [
+            ("messages_pulled", lambda one: one.pulled),
+            ("messages_done", lambda one: one.done),
+            ("messages_failed", lambda one: one.failed),
+            ("pulls", lambda one: one.pulls),
+            ("pull_seconds", lambda one: one.pull_seconds),
+            ("handling_seconds", lambda one: one.done_seconds),
+        ]
+        for name, read in kinds:
             samples = [Sample(read(counts), labels) for labels, counts in table]
-            yield Family(f"triomq_consumer_{name}_total", "counter", meaning, samples)
+            yield family(f"triomq_consumer_{name}_total", samples)
 
     def _consumer_figures(self) -> Iterator[Family]:
         running = [
@@ -120,29 +118,19 @@ class ClientFigures:
             if (membership := consumer._membership) is not None
         ]
         unsettled = [Sample(member.unsettled(), labels) for labels, _, member in running]
-        yield Family(
-            "triomq_consumer_messages_in_flight",
-            "gauge",
-            "Messages that are here and not settled.",
-            unsettled,
-        )
+        yield family("triomq_consumer_messages_in_flight", unsettled)
         waiting = [
             Sample(len(delivery.inbox), labels)
             for labels, consumer, _ in running
             if (delivery := getattr(consumer, "_delivery", None)) is not None
         ]
-        yield Family(
-            "triomq_consumer_messages_waiting",
-            "gauge",
-            "Messages in flight that no handler has taken.",
-            waiting,
-        )
+        yield family("triomq_consumer_messages_waiting", waiting)
         queues = [
             Sample(len(member.fetcher.assignments), labels)
             for labels, _, member in running
             if isinstance(member, Membership)
         ]
-        yield Family("triomq_consumer_queues", "gauge", "Queues that this member owns.", queues)
+        yield family("triomq_consumer_queues", queues)
         lag: dict[tuple[str, str], int] = {}
         for labels, _, member in running:
             for assignment in list(member.fetcher.assignments.values()):
@@ -150,10 +138,8 @@ class ClientFigures:
                     key = labels["group"], assignment.queue.topic
                     behind = max(0, assignment.end - assignment.held.committed)
                     lag[key] = lag.get(key, 0) + behind
-        yield Family(
+        yield family(
             "triomq_consumer_lag_messages",
-            "gauge",
-            "Messages of the owned queues that are not settled, as of the last pulls; not for POP.",
             [
                 Sample(value, {"group": group, "topic": topic})
                 for (group, topic), value in lag.items()
@@ -167,11 +153,8 @@ class ClientFigures:
                 for source, count in list(member.fetcher.calls.ready.items()):
                     key = labels["group"], source.topic
                     ready[key] = ready.get(key, 0) + (count if source in current else 0)
-        yield Family(
+        yield family(
             "triomq_consumer_ready_messages",
-            "gauge",
-            "Messages that brokers had for the group after the last pops (POP): each member has the"
-            " number of the whole group.",
             [
                 Sample(value, {"group": group, "topic": topic})
                 for (group, topic), value in ready.items()
@@ -180,24 +163,19 @@ class ClientFigures:
 
     def _send_figures(self) -> Iterator[Family]:
         sends = list(self._sends.values())
-        yield histogram(
+        yield family(
             "triomq_producer_send_seconds",
-            "Attempts to send, from request to answer.",
             [
                 Histogram({"group": one.group}, SEND_EDGES, tuple(one.counts), one.seconds)
                 for one in sends
             ],
         )
-        yield Family(
+        yield family(
             "triomq_producer_sends_failed_total",
-            "counter",
-            "Attempts to send that failed; a send may have several.",
             [Sample(one.failed, {"group": one.group}) for one in sends],
         )
-        yield Family(
+        yield family(
             "triomq_producer_sends_in_flight",
-            "gauge",
-            "Attempts to send that are not answered.",
             [Sample(one.in_flight, {"group": one.group}) for one in sends],
         )
 

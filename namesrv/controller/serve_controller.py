@@ -29,7 +29,7 @@ from triomq.namesrv.controller.role_notices import RoleNotices
 from triomq.namesrv.controller.state import Group
 from triomq.remoting.client.connector import ConnectorConfig
 from triomq.remoting.core.open_files import Places
-from triomq.remoting.monitor.metrics import Family, counter, gauge
+from triomq.remoting.monitor.metrics import Family, family
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.controller import (
     AlterSyncStateSetHeader,
@@ -137,39 +137,19 @@ class ControllerParts:
 
     def figures(self) -> Iterator[Family]:
         """Yield what the page of metrics shows."""
-        yield gauge(
-            "triomq_controller_leads",
-            "1 if this controller leads, 0 if it follows another one or looks for one.",
-            int(self.groups.log.leads),
-        )
-        yield gauge(
-            "triomq_controller_unreachable_peers",
-            "Other controllers that did not answer the last message.",
-            len(self.messages.unreachable()),
-        )
-        yield gauge(
-            "triomq_controller_groups", "Broker groups with ids.", len(self.groups.state.groups)
-        )
-        yield gauge(
+        yield family("triomq_controller_leads", int(self.groups.log.leads))
+        yield family("triomq_controller_unreachable_peers", len(self.messages.unreachable()))
+        yield family("triomq_controller_groups", len(self.groups.state.groups))
+        yield family(
             "triomq_controller_groups_without_master",
-            "Broker groups that have no living master: they take no messages.",
             self.groups.without_master() if self.groups.log.leads else 0,
         )
-        yield gauge(
+        yield family(
             "triomq_controller_groups_incomplete",
-            "Broker groups with a broker that lacks confirmed messages.",
             self.groups.incomplete() if self.groups.log.leads else 0,
         )
-        yield counter(
-            "triomq_controller_elections_total",
-            "Elections since the start that made a broker master.",
-            self.groups.elections,
-        )
-        yield counter(
-            "triomq_controller_unknown_heartbeats_total",
-            "Heartbeats of brokers that have no id here.",
-            self.requests.unknown_heartbeats,
-        )
+        yield family("triomq_controller_elections_total", self.groups.elections)
+        yield family("triomq_controller_unknown_heartbeats_total", self.requests.unknown_heartbeats)
 
     async def run(
         self,

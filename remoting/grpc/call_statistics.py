@@ -8,15 +8,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from triomq.remoting.grpc.status import GrpcStatus
-from triomq.remoting.monitor.metrics import (
-    Family,
-    Histogram,
-    Sample,
-    counter,
-    gauge,
-    histogram,
-    samples_by_limit,
-)
+from triomq.remoting.monitor.metrics import Family, Histogram, Sample, by_label, family
 from triomq.remoting.monitor.program_figures import EDGES
 from triomq.remoting.server.statistics import CodeStatistics, rebucketed
 
@@ -70,45 +62,26 @@ class GrpcStatistics:
 
 def grpc_figures(figures: GrpcStatistics) -> Iterator[Family]:
     """Yield connections, calls by method and status, latencies, and refusals by limit."""
-    yield gauge("triomq_grpc_connections", "Open gRPC connections.", figures.connections)
-    yield gauge("triomq_grpc_calls", "Open gRPC calls.", figures.calls)
-    yield gauge(
-        "triomq_grpc_kept_bytes", "Bytes of requests that no handler has taken.", figures.kept_bytes
-    )
-    yield counter(
-        "triomq_grpc_connections_accepted_total", "gRPC connections accepted.", figures.accepted
-    )
-    yield counter(
-        "triomq_grpc_connections_turned_away_total",
-        "Connections beyond grpcConnectionsMax, grpcConnectionsPerAddressMax or what the limit of"
-        " open files leaves.",
-        figures.turned_away,
-    )
-    yield counter(
-        "triomq_grpc_connections_broken_total",
-        "gRPC connections closed because of invalid input.",
-        figures.broken,
-    )
-    yield counter("triomq_grpc_received_bytes_total", "Bytes of clients.", figures.received_bytes)
-    yield counter("triomq_grpc_sent_bytes_total", "Bytes to clients.", figures.sent_bytes)
-    yield counter(
+    yield family("triomq_grpc_connections", figures.connections)
+    yield family("triomq_grpc_calls", figures.calls)
+    yield family("triomq_grpc_kept_bytes", figures.kept_bytes)
+    yield family("triomq_grpc_connections_accepted_total", figures.accepted)
+    yield family("triomq_grpc_connections_turned_away_total", figures.turned_away)
+    yield family("triomq_grpc_connections_broken_total", figures.broken)
+    yield family("triomq_grpc_received_bytes_total", figures.received_bytes)
+    yield family("triomq_grpc_sent_bytes_total", figures.sent_bytes)
+    yield family(
         "triomq_grpc_calls_total",
-        "Ended calls by method and status.",
         [
             Sample(count, {"method": path, "status": status.name})
             for (path, status), count in sorted(figures.statuses.items())
         ],
     )
-    yield histogram(
+    yield family(
         "triomq_grpc_call_seconds",
-        "Time from a call's headers to its end.",
         [
             Histogram({"method": path}, EDGES, rebucketed(one.latency, EDGES), one.answer_seconds)
             for path, one in sorted(figures.latency.items())
         ],
     )
-    yield counter(
-        "triomq_grpc_refused_total",
-        "Calls and connections that were refused or ended because of a limit.",
-        samples_by_limit(figures.refused),
-    )
+    yield family("triomq_grpc_refused_total", by_label("limit", figures.refused))

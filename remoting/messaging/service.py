@@ -57,7 +57,7 @@ from triomq.remoting.messaging.sending import Sending
 from triomq.remoting.messaging.settling import PatientClock, Settling
 from triomq.remoting.messaging.status_codes import Refused, status
 from triomq.remoting.messaging.telemetry import TelemetryStreams
-from triomq.remoting.monitor.metrics import Family, counter, gauge, samples_by_limit
+from triomq.remoting.monitor.metrics import Family, by_label, family
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.limits import Limits
@@ -180,22 +180,10 @@ class GrpcMessaging:
 
     def figures(self) -> Iterator[Family]:
         """Yield the metrics of the service."""
-        yield gauge("triomq_grpc_clients", "Known clients.", len(self.clients.by_id))
-        yield gauge(
-            "triomq_grpc_held_messages",
-            "Messages of push consumers whose invisible time is renewed.",
-            len(self.renewals.held),
-        )
-        yield counter(
-            "triomq_grpc_stranger_calls_total",
-            "Calls refused because the client of their id belongs to another address.",
-            self.clients.strangers,
-        )
-        yield counter(
-            "triomq_grpc_service_refused_total",
-            "Refusals because of a limit of the service, by its setting.",
-            samples_by_limit(self.limits.refused),
-        )
+        yield family("triomq_grpc_clients", len(self.clients.by_id))
+        yield family("triomq_grpc_held_messages", len(self.renewals.held))
+        yield family("triomq_grpc_stranger_calls_total", self.clients.strangers)
+        yield family("triomq_grpc_service_refused_total", by_label("limit", self.limits.refused))
 
     # Clients that come and go
 

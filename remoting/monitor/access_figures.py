@@ -8,30 +8,27 @@ from triomq.remoting.access.control import Check
 from triomq.remoting.access.quotas import Quotas
 from triomq.remoting.audit.decision_log import outcomes
 from triomq.remoting.audit.decision_notes import DecisionNotes
-from triomq.remoting.monitor.metrics import Family, Sample, counter
+from triomq.remoting.monitor.metrics import Family, Sample, family
 
 
 def access_figures(notes: DecisionNotes) -> Iterator[Family]:
     """Yield what was refused, and what became of the entries of the audit log if there is one."""
     if notes.control.authenticates or notes.control.admin_networks:
-        yield counter(
+        yield family(
             "triomq_access_refusals_total",
-            "Requests that access control refused, by the check that did.",
             [Sample(notes.control.refusals[check], {"check": check.value}) for check in Check],
         )
     if notes.log is not None:
-        yield counter(
+        yield family(
             "triomq_audit_entries_total",
-            "Entries of the audit log, by what became of them.",
             [Sample(count, {"outcome": outcome}) for outcome, count in outcomes(notes.log)],
         )
 
 
 def quota_figures(quotas: Quotas) -> Family:
     """Return what was refused because of quotas."""
-    return counter(
+    return family(
         "triomq_quota_refusals_total",
-        "Requests beyond a quota.",
         [
             Sample(count, {"quota": quota, "unit": unit})
             for (quota, unit), count in quotas.refused.items()

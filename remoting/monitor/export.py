@@ -15,7 +15,7 @@ from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.core.periodic import every
 from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.monitor.export_settings import ExportSettings
-from triomq.remoting.monitor.metrics import Family, Sample, counter
+from triomq.remoting.monitor.metrics import Family, Sample, family
 
 if TYPE_CHECKING:
     from triomq.remoting.monitor.otlp import OtlpPush
@@ -102,8 +102,7 @@ class Export:
 
     def figures(self) -> Iterator[Family]:
         """Yield what became of the pushes."""
-        yield counter(
+        yield family(
             "triomq_metric_exports_total",
-            "Pushes of metrics to the collector.",
             [Sample(self.pushed, {"outcome": "taken"}), Sample(self.failed, {"outcome": "failed"})],
         )

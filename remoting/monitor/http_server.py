@@ -31,14 +31,7 @@ from triomq.remoting.monitor.export import Export
 from triomq.remoting.monitor.export_settings import ExportSettings
 from triomq.remoting.monitor.http import JSON, BadRequest, HttpAnswer, HttpRequest, read_request
 from triomq.remoting.monitor.loop_lag import LoopLag
-from triomq.remoting.monitor.metrics import (
-    CONTENT_TYPE,
-    Family,
-    counter,
-    gauge,
-    page_pieces,
-    with_left_out,
-)
+from triomq.remoting.monitor.metrics import CONTENT_TYPE, Family, family, page_pieces, with_left_out
 from triomq.remoting.monitor.monitor_connections import MonitorConnection, MonitorConnections
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.monitor.program_figures import open_file_figures, process_figures
@@ -192,17 +185,9 @@ class Monitor:
         return with_left_out(self._families(), self.series_max)
 
     def _families(self) -> Iterator[Family]:
-        yield gauge("triomq_ready", "1 when clients may be sent here.", self.not_ready() is None)
-        yield counter(
-            "triomq_monitor_connections_closed_total",
-            "Connections to this port that were closed to make room for others.",
-            self.accepted.closed,
-        )
-        yield gauge(
-            "triomq_scrape_duration_seconds",
-            "How long the last page of metrics took, with other tasks in between.",
-            self.scrape_seconds,
-        )
+        yield family("triomq_ready", self.not_ready() is None)
+        yield family("triomq_monitor_connections_closed_total", self.accepted.closed)
+        yield family("triomq_scrape_duration_seconds", self.scrape_seconds)
         yield from process_figures(self.started)
         yield from self.loop.figures()
         yield from self.export.figures()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import attrs
 import trio
 
-from triomq.remoting.monitor.metrics import Family, Histogram, gauge, histogram
+from triomq.remoting.monitor.metrics import Family, Histogram, family
 
 PERIOD_SECONDS = 0.25
 EDGES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -37,9 +37,8 @@ class LoopLag:
 
     def figures(self) -> Iterator[Family]:
         """Yield the metrics of the loop."""
-        yield histogram(
+        yield family(
             "triomq_loop_lag_seconds",
-            "How late the event loop ran a task that was due.",
             [Histogram({}, EDGES, self.counts.copy(), self.seconds)] if any(self.counts) else [],
         )
-        yield gauge("triomq_loop_lag_seconds_max", "Latest wake-up since the start.", self.longest)
+        yield family("triomq_loop_lag_seconds_max", self.longest)

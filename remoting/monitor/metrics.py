@@ -1,7 +1,8 @@
 """Write metrics in Prometheus' text format (version 0.0.4), a piece at a time. Pure.
 
-A ``Family`` is one metric name with its type and its samples. Names and units follow Prometheus'
-rules, except for metrics that RocketMQ has, which keep its names.
+A ``Family`` is one metric name with its type and its samples; ``metrics.txt`` declares name, type
+and meaning of the metrics of all programs. Names and units follow Prometheus' rules, except for
+metrics that RocketMQ has, which keep its names.
 
 Source: prometheus.io, "Exposition formats".
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Literal
+from pathlib import Path
 
 import attrs
 
@@ -59,7 +60,8 @@ class Family:
     """
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: str
+    """``counter``, ``gauge`` or ``histogram``"""
     meaning: str
     samples: Iterable[Sample | Histogram]
     size: int | None = None
@@ -74,39 +76,32 @@ class Family:
         return samples, self.left_out + max(0, size - most)
 
 
-def gauge(
+def _read_declarations() -> Mapping[str, tuple[str, str]]:
+    """Return name → type and meaning of every metric."""
+    lines = Path(__file__).with_name("metrics.txt").read_text(encoding="utf-8").splitlines()
+    rows = [line.split(" ", 2) for line in lines if line and not line.startswith("#")]
+    return {name: (kind, meaning) for name, kind, meaning in rows}
+
+
+DECLARED = _read_declarations()
+
+
+def family(
     name: str,
-    meaning: str,
-    value: float | Iterable[Sample],
+    value: float | Iterable[Sample | Histogram],
     *,
     size: int | None = None,
     left_out: int = 0,
 ) -> Family:
-    """Return a gauge. A number is its only sample, without labels."""
-    return Family(name, "gauge", meaning, _samples(value), size, left_out)
+    """Return a declared metric. A number is its only sample, without labels."""
+    kind, meaning = DECLARED[name]
+    samples = value if isinstance(value, Iterable) else [Sample(value)]
+    return Family(name, kind, meaning, samples, size, left_out)
 
 
-def counter(
-    name: str, meaning: str, value: float | Iterable[Sample], *, size: int | None = None
-) -> Family:
-    """Return a counter. A number is its only sample, without labels."""
-    return Family(name, "counter", meaning, _samples(value), size)
-
-
-def histogram(
-    name: str, meaning: str, samples: Iterable[Histogram], *, size: int | None = None
-) -> Family:
-    """Return a histogram."""
-    return Family(name, "histogram", meaning, samples, size)
-
-
-def _samples(value: float | Iterable[Sample]) -> Iterable[Sample]:
-    return value if isinstance(value, Iterable) else [Sample(value)]
-
-
-def samples_by_limit(refused: Mapping[str, int]) -> list[Sample]:
-    """Return the numbers of refusals, with the limits' names as labels."""
-    return [Sample(count, {"limit": name}) for name, count in sorted(refused.items())]
+def by_label(label: str, numbers: Mapping[str, float]) -> list[Sample]:
+    """Return a sample for each number, with its key as the value of a label."""
+    return [Sample(number, {label: value}) for value, number in numbers.items()]
 
 
 def with_left_out(families: Iterable[Family], most: int) -> Iterator[Family]:
@@ -115,16 +110,12 @@ def with_left_out(families: Iterable[Family], most: int) -> Iterator[Family]:
     Call it where nothing else shortens them: the last family names the others.
     """
     missing: list[Sample] = []
-    for family in families:
-        samples, left_out = family.limited(most)
+    for each in families:
+        samples, left_out = each.limited(most)
         if left_out:
-            missing.append(Sample(left_out, {"metric": family.name}))
-        yield Family(family.name, family.kind, family.meaning, samples)
-    yield gauge(
-        LEFT_OUT,
-        "Series of a metric that monitorSeriesMax leaves out.",
-        missing or 0,
-    )
+            missing.append(Sample(left_out, {"metric": each.name}))
+        yield Family(each.name, each.kind, each.meaning, samples)
+    yield family(LEFT_OUT, missing or 0)
 
 
 def page_pieces(
@@ -137,21 +128,21 @@ def page_pieces(
     shared = _inside(common)
     lines: list[str] = []
     begun = clock()
-    for family in families:
-        samples = iter(family.samples)
+    for each in families:
+        samples = iter(each.samples)
         first = next(samples, None)
         if first is None:
             continue
-        lines.append(f"# HELP {family.name} {_escape(family.meaning)}")
-        lines.append(f"# TYPE {family.name} {family.kind}")
+        lines.append(f"# HELP {each.name} {_escape(each.meaning)}")
+        lines.append(f"# TYPE {each.name} {each.kind}")
         for sample in chain((first,), samples):
             inside = shared
             if sample.labels:
                 inside = f"{shared},{_inside(sample.labels)}" if shared else _inside(sample.labels)
             if sample.__class__ is Sample:
-                lines.append(f"{family.name}{{{inside}}} {_number(sample.value)}")
+                lines.append(f"{each.name}{{{inside}}} {_number(sample.value)}")
             else:
-                lines += _histogram_lines(family.name, inside, sample)  # type: ignore[arg-type]
+                lines += _histogram_lines(each.name, inside, sample)  # type: ignore[arg-type]
             if clock() - begun > PIECE_SECONDS:
                 yield "\n".join([*lines, ""])
                 lines = []

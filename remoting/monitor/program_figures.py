@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from triomq.remoting.core.open_files import ConnectionBudget, limit
-from triomq.remoting.monitor.metrics import Family, Histogram, Sample, counter, gauge, histogram
+from triomq.remoting.monitor.metrics import Family, Histogram, Sample, family
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode, request_name
 from triomq.remoting.server.statistics import (
     CREATE_EDGES_SECONDS,
@@ -30,35 +30,21 @@ def process_figures(started: float) -> Iterator[Family]:
 
     ``started``: its wall clock at the start, in seconds.
     """
-    yield gauge(
-        "process_start_time_seconds", "When the process started (seconds since 1970).", started
-    )
-    yield counter(
-        "process_cpu_seconds_total",
-        "Processor time, user and system.",
-        time.process_time(),
-    )
+    yield family("process_start_time_seconds", started)
+    yield family("process_cpu_seconds_total", time.process_time())
     resident = _resident_bytes()
     if resident is not None:
-        yield gauge("process_resident_memory_bytes", "Memory of the process.", resident)
+        yield family("process_resident_memory_bytes", resident)
     if os.path.isdir("/proc/self/fd"):
-        yield gauge("process_open_fds", "Open files and sockets.", len(os.listdir("/proc/self/fd")))
-    yield gauge(
-        "process_max_fds",
-        "How many files and sockets may be open.",
-        limit(),
-    )
+        yield family("process_open_fds", len(os.listdir("/proc/self/fd")))
+    yield family("process_max_fds", limit())
 
 
 def open_file_figures(budget: ConnectionBudget) -> Iterator[Family]:
     """Yield the connections that the limit of open files allows and refused, by kind of port."""
     ports = budget.by_port().items()
     most = [Sample(places.most, {"port": port}) for port, places in ports]
-    yield gauge(
-        "triomq_connection_places",
-        "Connections that the limit of open files leaves for a kind of port.",
-        most,
-    )
+    yield family("triomq_connection_places", most)
     refused = [
         Sample(places.refused, {"port": port, "reason": "no_place"}) for port, places in ports
     ]
@@ -66,11 +52,7 @@ def open_file_figures(budget: ConnectionBudget) -> Iterator[Family]:
         Sample(places.failed_accepts, {"port": port, "reason": "no_descriptor"})
         for port, places in ports
     ]
-    yield counter(
-        "triomq_open_file_refusals_total",
-        "Connections that were turned away, or had to wait, because of the limit of open files.",
-        refused,
-    )
+    yield family("triomq_open_file_refusals_total", refused)
 
 
 def _resident_bytes() -> int | None:
@@ -82,54 +64,35 @@ def _resident_bytes() -> int | None:
 
 def server_figures(figures: ServerStatistics) -> Iterator[Family]:
     """Yield connections, requests by code, and refused and waiting requests by pool."""
-    yield gauge("triomq_connections", "Open connections.", figures.connections)
-    yield counter("triomq_connections_accepted_total", "Connections accepted.", figures.accepted)
-    yield counter(
-        "triomq_connections_turned_away_total",
-        "Connections that found serverConnectionsMax, or all that the limit of open files leaves,"
-        " in use.",
-        figures.turned_away,
-    )
-    yield counter("triomq_received_bytes_total", "Bytes of requests.", figures.received_bytes)
-    yield counter("triomq_sent_bytes_total", "Bytes of answers.", figures.sent_bytes)
+    yield family("triomq_connections", figures.connections)
+    yield family("triomq_connections_accepted_total", figures.accepted)
+    yield family("triomq_connections_turned_away_total", figures.turned_away)
+    yield family("triomq_received_bytes_total", figures.received_bytes)
+    yield family("triomq_sent_bytes_total", figures.sent_bytes)
     codes = [
         (one, {"request_code": str(code), "request": request_name(code)})
         for code, one in sorted(figures.codes.items())
         if one.requests or one.refused
     ]
-    yield counter(
-        "triomq_requests_total",
-        "Requests that came to their handler.",
-        [Sample(one.requests, labels) for one, labels in codes],
+    yield family("triomq_requests_total", [Sample(one.requests, labels) for one, labels in codes])
+    yield family(
+        "triomq_request_errors_total", [Sample(one.errors, labels) for one, labels in codes]
     )
-    yield counter(
-        "triomq_request_errors_total",
-        "Requests that were answered with an error code.",
-        [Sample(one.errors, labels) for one, labels in codes],
-    )
-    yield histogram(
+    yield family(
         "triomq_request_latency_seconds",
-        "Time from reading a request to its answer.",
         [
             Histogram(labels, EDGES, rebucketed(one.latency, EDGES), one.answer_seconds)
             for one, labels in codes
             if one.answered
         ],
     )
-    yield histogram(
-        "rocketmq_rpc_latency_milliseconds",
-        "The same as Java measures it, by response code.",
-        [*_rpc_latencies(figures)],
-    )
-    yield counter(
+    yield family("rocketmq_rpc_latency_milliseconds", [*_rpc_latencies(figures)])
+    yield family(
         "triomq_request_wait_seconds_total",
-        "Time that requests of a code have waited in the queue of their pool.",
         [Sample(one.wait_seconds, labels) for one, labels in codes],
     )
-    yield counter(
-        "triomq_requests_queued_total",
-        "Requests that waited in the queue of their pool.",
-        [Sample(one.queued, labels) for one, labels in codes],
+    yield family(
+        "triomq_requests_queued_total", [Sample(one.queued, labels) for one, labels in codes]
     )
     reasons = ("overloaded", "rejected", "expired", "stalled")
     refused = [
@@ -137,27 +100,21 @@ def server_figures(figures: ServerStatistics) -> Iterator[Family]:
         for name, pool in figures.pools.items()
         for reason in reasons
     ]
-    yield counter(
-        "triomq_requests_refused_total", "Requests that were answered SYSTEM_BUSY.", refused
-    )
+    yield family("triomq_requests_refused_total", refused)
     pools = figures.pools.items()
-    yield gauge(
+    yield family(
         "triomq_pool_queued_bytes",
-        "Bytes of requests in the queue of a pool.",
         [Sample(pool.queued_bytes, {"pool": name}) for name, pool in pools],
     )
-    yield gauge(
+    yield family(
         "triomq_pool_workers_busy",
-        "Workers of a pool that wait for something.",
         [Sample(pool.workers - pool.idle_workers, {"pool": name}) for name, pool in pools],
     )
     waiting = [
         Sample(pool.queued_requests, {"processor": JAVA_POOLS.get(name, name.replace("-", "_"))})
         for name, pool in figures.pools.items()
     ]
-    yield gauge(
-        "rocketmq_processor_watermark", "Requests that wait in the queue of their pool.", waiting
-    )
+    yield family("rocketmq_processor_watermark", waiting)
 
 
 def _rpc_latencies(figures: ServerStatistics) -> Iterator[Histogram]:
@@ -194,9 +151,8 @@ def creation_figures(figures: ServerStatistics) -> Iterator[Family]:
         done, failed = one.successes(), CodedAnswers()
         for answers in one.coded.values():
             failed = failed.plus(answers)
-        yield histogram(
+        yield family(
             name,
-            "Time of the requests that create or change one.",
             [
                 Histogram(
                     {"invocation_status": status, "is_system": "false"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from http import HTTPStatus
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,13 +18,16 @@ from triomq.remoting.monitor.http import (
 )
 from triomq.remoting.monitor.http_server import Monitor
 from triomq.remoting.monitor.metrics import (
+    DECLARED,
     Family,
     Histogram,
     Sample,
-    gauge,
     page_pieces,
     with_left_out,
 )
+
+ROOT = Path(__file__).parents[4]
+METRICS_FILE = ROOT / "remoting" / "monitor" / "metrics.txt"
 
 
 def test_a_request_may_come_in_pieces() -> None:
@@ -99,7 +103,7 @@ def test_the_page_is_what_prometheus_reads() -> None:
             "Has \\ and\nmore.",
             [Sample(3, {"topic": nasty}), Sample(2.5, {"topic": "é"})],
         ),
-        gauge("y", "A gauge.", 1e-7),
+        Family("y", "gauge", "A gauge.", [Sample(1e-7)]),
         Family("empty", "gauge", "Nothing.", []),
         Family(
             "z_seconds",
@@ -139,13 +143,31 @@ def test_the_longest_head_is_the_same_in_pieces_as_in_one_piece() -> None:
         read_request(longest.replace(b"x", b"xx", 1))
 
 
+def test_every_metric_is_declared_once_and_has_a_user() -> None:
+    text = METRICS_FILE.read_text(encoding="utf-8")
+    names = [line.split(" ")[0] for line in text.splitlines() if line and line[0] != "#"]
+    assert len(names) == len(set(names)) == len(DECLARED)
+    assert {kind for kind, _ in DECLARED.values()} == {"counter", "gauge", "histogram"}
+    product = "".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("broker", "client", "namesrv", "remoting")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    made = {"triomq_consumer", "rocketmq_timer"}  # names with a part that a loop fills in
+    unused = [name for name in names if f'"{name}"' not in product]
+    assert {"_".join(name.split("_")[:2]) for name in unused} <= made
+
+
+ONE = Family("one", "gauge", "One.", [Sample(1)])
+
+
 def many(count: int) -> Family:
     made = (Sample(number, {"topic": f"T{number}"}) for number in range(count))
-    return gauge("many", "Many.", made, size=count)
+    return Family("many", "gauge", "Many.", made, count)
 
 
 def test_a_page_has_a_bounded_number_of_series_and_says_what_is_missing() -> None:
-    families = with_left_out([many(10), gauge("one", "One.", 1), many(3)], 4)
+    families = with_left_out([many(10), ONE, many(3)], 4)
     page = "".join(page_pieces(families, {}, lambda: 0.0))
     assert page.count("many{") == 4 + 3
     assert 'triomq_metric_series_left_out{metric="many"} 6' in page
@@ -155,8 +177,6 @@ def test_a_page_has_a_bounded_number_of_series_and_says_what_is_missing() -> Non
 
 def test_a_page_comes_in_pieces_of_a_few_milliseconds() -> None:
     ticks = iter(number * 0.001 for number in range(10_000))
-    pieces = list(page_pieces([many(100), gauge("one", "One.", 1)], {}, lambda: next(ticks)))
+    pieces = list(page_pieces([many(100), ONE], {}, lambda: next(ticks)))
     assert len(pieces) > 10
-    assert "".join(pieces) == "".join(
-        page_pieces([many(100), gauge("one", "One.", 1)], {}, lambda: 0.0)
-    )
+    assert "".join(pieces) == "".join(page_pieces([many(100), ONE], {}, lambda: 0.0))
