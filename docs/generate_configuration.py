@@ -4,8 +4,12 @@ keys.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
+
+import attrs
 
 from triomq.broker.config import BrokerConfig
 from triomq.broker.java_keys import BROKER_KEYS
@@ -119,9 +123,10 @@ def _refusing(rows: Sequence[KeyRow]) -> str:
 
 
 def _settings_page(program: str, config: type[Any]) -> str:
+    meanings = _meanings(config)
     rows = "".join(
         f"| `{described.java}` | {_default(attribute, described)} | {_values(described)} |"
-        f" {_meaning(described, described.java in LIVE[config])} |\n"
+        f" {_meaning(described, meanings[described.java], described.java in LIVE[config])} |\n"
         for _, attribute, described in settings_of(config)
     )
     return (
@@ -146,15 +151,30 @@ def _counts(rows: Sequence[KeyRow]) -> dict[Status, int]:
 
 
 def _rows(config: type[Any], table: KeyTable, rows: Sequence[KeyRow]) -> Iterator[str]:
-    meanings = {described.java: described.meaning for _, _, described in settings_of(config)}
+    meanings = _meanings(config)
     for row in rows:
         meaning = meanings.get(row.key) or table.reasons[row.reason].text
         yield f"| `{row.key}` | {_java_default(row)} | {_status(row)} | {_cell(meaning)} |\n"
 
 
-def _meaning(described: Setting, live: bool) -> str:
+def _meanings(config: type[Any]) -> dict[str, str]:
+    """Return Java's name → meaning, from the docstrings of a class and its groups."""
+    lines = re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(config) or "", re.MULTILINE)
+    texts = {field: " ".join(text.split()) for field, text in lines}
+    found: dict[str, str] = {}
+    unknown = texts.keys() - {attribute.name for attribute in attrs.fields(config)}
+    assert not unknown, f"the docstring of {config.__name__} describes {unknown}"
+    for attribute in attrs.fields(config):
+        if "group" in attribute.metadata:
+            found |= _meanings(attribute.metadata["group"])
+        elif (described := attribute.metadata.get("setting")) is not None:
+            found[described.java] = described.meaning or texts[attribute.name]
+    return found
+
+
+def _meaning(described: Setting, meaning: str, live: bool) -> str:
     own = " (our own key: Java has none)" if described.own else ""
-    return _cell(f"{'*live*: ' if live else ''}{described.meaning}{own}")
+    return _cell(f"{'*live*: ' if live else ''}{meaning}{own}")
 
 
 def _java_default(row: KeyRow) -> str:

@@ -27,91 +27,58 @@ PROTECTED_KEYS = frozenset({"configBlackList", "configStorePath", "kvConfigPath"
 
 @attrs.frozen(kw_only=True)
 class NamesrvConfig:
-    """All settings of one name server."""
+    """All settings of one name server.
 
-    listen_host: str = setting(
-        "bindAddress", TEXT, "0.0.0.0", "address to listen on; :: takes IPv6 and IPv4"
-    )
-    listen_port: int = number(
-        "listenPort", DEFAULT_PORT, "port to listen on; 0: any free one", low=0, high=65_535
-    )
+    listen_host: address to listen on; :: takes IPv6 and IPv4
+    listen_port: port to listen on; 0: any free one
+    kv_path: file of the key-value table, written on each change
+    scan_interval_ms: time between two searches for silent brokers (ms)
+    order_messages: routes carry orderTopicConf from the namespace ORDER_TOPIC_CONFIG
+    return_order_config: answer a registration with the namespace ORDER_TOPIC_CONFIG
+    acting_master: show the smallest slave of a group without master as its master
+    notify_min_broker_id: notify the brokers of a group with enableSlaveActingMaster at once when
+        another broker has the smallest id; they also ask every second
+    delete_missing_topics: a topic that a broker no longer registers leaves the routes
+    refuse_foreign: refuse a registration that moves a living broker to another address, and an
+        unregistration on another connection than the broker's; then a broker that restarts
+        elsewhere is back when its old connection has ended
+    wait_for_service: answer no route in the first waitSecondsForService seconds
+    wait_for_service_seconds: see needWaitForService
+    list_all_topics: answer requests for the list of all topics
+    list_topics: answer requests for the topics of a cluster and for unit topics
+    protected_keys: settings that no request may change, separated by ;
+    route_workers: worker tasks for route lookups
+    route_queue: route lookups that may wait; one more is refused as busy
+    default_workers: worker tasks for all other requests
+    default_queue: other requests that may wait; one more is refused as busy
+    """
+
+    listen_host: str = setting("bindAddress", TEXT, "0.0.0.0")
+    listen_port: int = number("listenPort", DEFAULT_PORT, low=0, high=65_535)
     kv_path: Path = setting(
         "kvConfigPath",
         PATH,
         attrs.Factory(lambda: Path.home() / "namesrv" / "kvConfig.json"),
-        "file of the key-value table, written on each change",
         default_text="~/namesrv/kvConfig.json",
     )
-    scan_interval_ms: int = number(
-        "scanNotActiveBrokerInterval", 5_000, "time between two searches for silent brokers (ms)"
-    )
-    order_messages: bool = flag(
-        "orderMessageEnable",
-        False,
-        "routes carry orderTopicConf from the namespace ORDER_TOPIC_CONFIG",
-    )
-    return_order_config: bool = flag(
-        "returnOrderTopicConfigToBroker",
-        True,
-        "answer a registration with the namespace ORDER_TOPIC_CONFIG",
-    )
-    acting_master: bool = flag(
-        "supportActingMaster",
-        False,
-        "show the smallest slave of a group without master as its master",
-    )
-    notify_min_broker_id: bool = flag(
-        "notifyMinBrokerIdChanged",
-        False,
-        "notify the brokers of a group with enableSlaveActingMaster at once when another"
-        " broker has the smallest id; they also ask every second",
-    )
-    delete_missing_topics: bool = flag(
-        "deleteTopicWithBrokerRegistration",
-        False,
-        "a topic that a broker no longer registers leaves the routes",
-    )
-    refuse_foreign: bool = flag(
-        "refuseForeignBrokers",
-        False,
-        "refuse a registration that moves a living broker to another address, and an unregistration"
-        " on another connection than the broker's; then a broker that restarts elsewhere is back"
-        " when its old connection has ended",
-        own=True,
-    )
-    wait_for_service: bool = flag(
-        "needWaitForService", False, "answer no route in the first waitSecondsForService seconds"
-    )
-    wait_for_service_seconds: int = number(
-        "waitSecondsForService", 45, "see needWaitForService", low=0
-    )
-    list_all_topics: bool = flag(
-        "enableAllTopicList", True, "answer requests for the list of all topics"
-    )
-    list_topics: bool = flag(
-        "enableTopicList", True, "answer requests for the topics of a cluster and for unit topics"
-    )
+    scan_interval_ms: int = number("scanNotActiveBrokerInterval", 5_000)
+    order_messages: bool = flag("orderMessageEnable", False)
+    return_order_config: bool = flag("returnOrderTopicConfigToBroker", True)
+    acting_master: bool = flag("supportActingMaster", False)
+    notify_min_broker_id: bool = flag("notifyMinBrokerIdChanged", False)
+    delete_missing_topics: bool = flag("deleteTopicWithBrokerRegistration", False)
+    refuse_foreign: bool = flag("refuseForeignBrokers", False, own=True)
+    wait_for_service: bool = flag("needWaitForService", False)
+    wait_for_service_seconds: int = number("waitSecondsForService", 45, low=0)
+    list_all_topics: bool = flag("enableAllTopicList", True)
+    list_topics: bool = flag("enableTopicList", True)
     protected_keys: str = optional_text(
-        "configBlackList",
-        "settings that no request may change, separated by ;",
-        default="configBlackList;configStorePath;kvConfigPath",
+        "configBlackList", default="configBlackList;configStorePath;kvConfigPath"
     )
-    route_workers: int = number(
-        "clientRequestThreadPoolNums", 1, "worker tasks for route lookups", high=_WORKERS_MAX
-    )
-    route_queue: int = number(
-        "clientRequestThreadPoolQueueCapacity",
-        50_000,
-        "route lookups that may wait; one more is refused as busy",
-    )
-    default_workers: int = number(
-        "defaultThreadPoolNums", 4, "worker tasks for all other requests", high=_WORKERS_MAX
-    )
-    default_queue: int = number(
-        "defaultThreadPoolQueueCapacity",
-        10_000,
-        "other requests that may wait; one more is refused as busy",
-    )
+    route_workers: int = number("clientRequestThreadPoolNums", 1, high=_WORKERS_MAX)
+    route_queue: int = number("clientRequestThreadPoolQueueCapacity", 50_000)
+    default_workers: int = number("defaultThreadPoolNums", 4, high=_WORKERS_MAX)
+    default_queue: int = number("defaultThreadPoolQueueCapacity", 10_000)
     network: NetworkSettings = group(NetworkSettings)
     monitor: MonitorSettings = group(MonitorSettings)
     security: SecuritySettings = group(SecuritySettings)

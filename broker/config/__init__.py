@@ -57,67 +57,80 @@ class BrokerRole(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class BrokerConfig:
-    """All settings of one broker."""
+    """All settings of one broker.
 
-    cluster_name: str = setting(
-        "brokerClusterName", TEXT, "DefaultCluster", "the cluster that this broker joins"
-    )
+    cluster_name: the cluster that this broker joins
+    broker_name: name of this broker, unique in the cluster
+    broker_id: 0: master; a slave has a number from 1 on, unique under its broker name
+    broker_role: ASYNC_MASTER: slaves follow, no send waits for them; SYNC_MASTER: a send waits for
+        them; SLAVE: follows the master of its broker name
+    broker_ip: address or host name that clients connect to; checked at start
+    ha_ip: address announced to slaves
+    listen_host: address to listen on, for listenPort and fastListenPort; :: takes IPv6 and IPv4
+    listen_port: port to listen on; 0: any free one
+    fast_port: second port, which serves everything but pulls: clients with the VIP channel send
+        there, Java slaves copy the topics; -1: listenPort - 2; 0: none
+    ha_port: port where slaves fetch the log; 0: any free one, as with listenPort=0
+    ha_listen_host: address that haListenPort listens on, which only slaves need to reach
+    namesrv_addresses: name servers to register with: host:port, separated by ;
+    namesrv_dns: register with every address that a host name in namesrvAddr has, and follow its
+        changes
+    namesrv_follow_ms: how often such host names are looked up again (ms)
+    namesrv_address_server: without namesrvAddr: ask rmqAddressServerDomain for the addresses of the
+        name servers
+    namesrv_fetch_ms: how often rmqAddressServerDomain is asked again (ms)
+    namesrv_domain: host, host:port or complete URL that answers with host:port;host:port
+    namesrv_subgroup: last part of that URL
+    register_period_ms: how often the broker registers again (ms); limited to 10 to 60 s
+    register_timeout_ms: how long a registration may take (ms)
+    protected_keys: settings that no request may change, separated by ;
+    force_register: send all topics each time; false: ask first whether they changed
+    deflated_registration: send all topics deflated, without their system flags; always done if a
+        frame cannot hold them as JSON
+    split_registration: send all topics in parts; not for name servers with
+        deleteTopicWithBrokerRegistration=true
+    split_registration_count: topics in such a part
+    region_id: MSG_REGION of messages and answers
+    trace_on: tell clients that they may send traces
+    default_topic_queue_count: queues of a topic created by a send, at most
+    cluster_topic: the topic named after the cluster may be read and written
+    broker_topic: the topic named after the broker may be read and written
+    trace_topic: create the topic for message traces at start
+    trace_topic_name: name of the topic for message traces
+    store_replies: store the replies of request-reply in the topic <cluster>_REPLY_TOPIC as well
+    transaction_op_bytes: how long the list of ended transactions in one record may be (bytes)
+    keep_filters_ms: a filter whose group has been away for this time is forgotten (ms)
+    start_beside_master: start although another master of this name is alive (option --force):
+        clients reach one of the two, and not the messages of the other
+    pull_expired_ms: a subscription that came with a pull is forgotten after this time (ms)
+    channel_expired_ms: silence after which a client counts as gone (ms)
+    offset_flush_ms: how often changed consumer offsets are saved (ms)
+    """
+
+    cluster_name: str = setting("brokerClusterName", TEXT, "DefaultCluster")
     broker_name: str = setting(
-        "brokerName",
-        TEXT,
-        attrs.Factory(socket.gethostname),
-        "name of this broker, unique in the cluster",
-        default_text="host name",
+        "brokerName", TEXT, attrs.Factory(socket.gethostname), default_text="host name"
     )
-    broker_id: int = number(
-        "brokerId",
-        0,
-        "0: master; a slave has a number from 1 on, unique under its broker name",
-        low=-1,
-    )
-    broker_role: BrokerRole = setting(
-        "brokerRole",
-        choice(BrokerRole),
-        BrokerRole.ASYNC_MASTER,
-        "ASYNC_MASTER: slaves follow, no send waits for them; SYNC_MASTER: a send waits for them;"
-        " SLAVE: follows the master of its broker name",
-    )
+    broker_id: int = number("brokerId", 0, low=-1)
+    broker_role: BrokerRole = setting("brokerRole", choice(BrokerRole), BrokerRole.ASYNC_MASTER)
     broker_ip: str = setting(
         "brokerIP1",
         TEXT,
         attrs.Factory(local_address),
-        "address or host name that clients connect to; checked at start",
         default_text="first public IPv4 address of this machine, else the last private one",
     )
     ha_ip: str = setting(
         "brokerIP2",
         TEXT,
         attrs.Factory(lambda self: self.broker_ip, takes_self=True),
-        "address announced to slaves",
         default_text="brokerIP1",
     )
-    listen_host: str = setting(
-        "bindAddress",
-        TEXT,
-        "0.0.0.0",
-        "address to listen on, for listenPort and fastListenPort; :: takes IPv6 and IPv4",
-    )
-    listen_port: int = number(
-        "listenPort", DEFAULT_PORT, "port to listen on; 0: any free one", low=0, high=65_535
-    )
-    fast_port: int = number(
-        "fastListenPort",
-        -1,
-        "second port, which serves everything but pulls: clients with the VIP channel send there,"
-        " Java slaves copy the topics; -1: listenPort - 2; 0: none",
-        low=-1,
-        high=65_535,
-        own=True,
-    )
+    listen_host: str = setting("bindAddress", TEXT, "0.0.0.0")
+    listen_port: int = number("listenPort", DEFAULT_PORT, low=0, high=65_535)
+    fast_port: int = number("fastListenPort", -1, low=-1, high=65_535, own=True)
     ha_port: int = number(
         "haListenPort",
         attrs.Factory(lambda self: min(self.listen_port + 1, 65_535), takes_self=True),
-        "port where slaves fetch the log; 0: any free one, as with listenPort=0",
         low=0,
         high=65_535,
         default_text="listenPort + 1",
@@ -126,137 +139,54 @@ class BrokerConfig:
         "haBindAddress",
         TEXT,
         attrs.Factory(lambda self: self.listen_host, takes_self=True),
-        "address that haListenPort listens on, which only slaves need to reach",
         default_text="bindAddress",
         own=True,
     )
     namesrv_addresses: tuple[str, ...] = setting(
-        "namesrvAddr",
-        ADDRESSES,
-        (),
-        "name servers to register with: host:port, separated by ;",
-        default_text="environment NAMESRV_ADDR",
+        "namesrvAddr", ADDRESSES, (), default_text="environment NAMESRV_ADDR"
     )
-    namesrv_dns: bool = flag(
-        "fetchNameSrvAddrByDnsLookup",
-        False,
-        "register with every address that a host name in namesrvAddr has, and follow its changes",
-    )
-    namesrv_follow_ms: int = number(
-        "updateNameServerAddrPeriod", 120_000, "how often such host names are looked up again (ms)"
-    )
-    namesrv_address_server: bool = flag(
-        "fetchNamesrvAddrByAddressServer",
-        False,
-        "without namesrvAddr: ask rmqAddressServerDomain for the addresses of the name servers",
-    )
-    namesrv_fetch_ms: int = number(
-        "fetchNamesrvAddrInterval", 10_000, "how often rmqAddressServerDomain is asked again (ms)"
-    )
+    namesrv_dns: bool = flag("fetchNameSrvAddrByDnsLookup", False)
+    namesrv_follow_ms: int = number("updateNameServerAddrPeriod", 120_000)
+    namesrv_address_server: bool = flag("fetchNamesrvAddrByAddressServer", False)
+    namesrv_fetch_ms: int = number("fetchNamesrvAddrInterval", 10_000)
     namesrv_domain: str = setting(
         "rmqAddressServerDomain",
         TEXT,
         "jmenv.tbsite.net",
-        "host, host:port or complete URL that answers with host:port;host:port",
         default_text="jmenv.tbsite.net, that of Java's system property rocketmq.namesrv.domain",
     )
     namesrv_subgroup: str = setting(
         "rmqAddressServerSubGroup",
         TEXT,
         "nsaddr",
-        "last part of that URL",
         default_text="nsaddr, that of rocketmq.namesrv.domain.subgroup",
     )
     register_period_ms: int = number(
-        "registerNameServerPeriod",
-        30_000,
-        "how often the broker registers again (ms); limited to 10 to 60 s",
-        low=10_000,
-        high=60_000,
-        clamp=True,
+        "registerNameServerPeriod", 30_000, low=10_000, high=60_000, clamp=True
     )
-    register_timeout_ms: int = number(
-        "registerBrokerTimeoutMills", 24_000, "how long a registration may take (ms)"
-    )
+    register_timeout_ms: int = number("registerBrokerTimeoutMills", 24_000)
     protected_keys: str = setting(
-        "configBlackList",
-        OPTIONAL_TEXT,
-        "configBlackList;brokerConfigPath",
-        "settings that no request may change, separated by ;",
+        "configBlackList", OPTIONAL_TEXT, "configBlackList;brokerConfigPath"
     )
-    force_register: bool = flag(
-        "forceRegister", True, "send all topics each time; false: ask first whether they changed"
-    )
-    deflated_registration: bool = flag(
-        "compressedRegister",
-        False,
-        "send all topics deflated, without their system flags; always done if a frame cannot hold"
-        " them as JSON",
-    )
-    split_registration: bool = flag(
-        "enableSplitRegistration",
-        False,
-        "send all topics in parts; not for name servers with"
-        " deleteTopicWithBrokerRegistration=true",
-    )
-    split_registration_count: int = number("splitRegistrationSize", 800, "topics in such a part")
+    force_register: bool = flag("forceRegister", True)
+    deflated_registration: bool = flag("compressedRegister", False)
+    split_registration: bool = flag("enableSplitRegistration", False)
+    split_registration_count: int = number("splitRegistrationSize", 800)
     live: LiveSettings = group(LiveSettings)
-    region_id: str = setting(
-        "regionId", TEXT, "DefaultRegion", "MSG_REGION of messages and answers"
-    )
-    trace_on: bool = flag("traceOn", True, "tell clients that they may send traces")
-    default_topic_queue_count: int = number(
-        "defaultTopicQueueNums", 8, "queues of a topic created by a send, at most", high=65_535
-    )
-    cluster_topic: bool = flag(
-        "clusterTopicEnable", True, "the topic named after the cluster may be read and written"
-    )
-    broker_topic: bool = flag(
-        "brokerTopicEnable", True, "the topic named after the broker may be read and written"
-    )
-    trace_topic: bool = flag(
-        "traceTopicEnable", False, "create the topic for message traces at start"
-    )
-    trace_topic_name: str = setting(
-        "msgTraceTopicName", TEXT, "RMQ_SYS_TRACE_TOPIC", "name of the topic for message traces"
-    )
-    store_replies: bool = flag(
-        "storeReplyMessageEnable",
-        True,
-        "store the replies of request-reply in the topic <cluster>_REPLY_TOPIC as well",
-    )
-    transaction_op_bytes: int = number(
-        "transactionOpMsgMaxSize",
-        4096,
-        "how long the list of ended transactions in one record may be (bytes)",
-        low=32,
-        high=65_536,
-    )
-    keep_filters_ms: int = number(
-        "filterDataCleanTimeSpan",
-        86_400_000,
-        "a filter whose group has been away for this time is forgotten (ms)",
-        low=0,
-        high=LONG_MAX,
-    )
-    start_beside_master: bool = flag(
-        "startBesideMaster",
-        False,
-        "start although another master of this name is alive (option --force): clients reach one of"
-        " the two, and not the messages of the other",
-        own=True,
-    )
-    pull_expired_ms: int = number(
-        "subscriptionExpiredTimeout",
-        600_000,
-        "a subscription that came with a pull is forgotten after this time (ms)",
-    )
-    channel_expired_ms: int = number(
-        "channelExpiredTimeout", 120_000, "silence after which a client counts as gone (ms)"
-    )
-    offset_flush_ms: int = number(
-        "flushConsumerOffsetInterval", 5_000, "how often changed consumer offsets are saved (ms)"
-    )
+    region_id: str = setting("regionId", TEXT, "DefaultRegion")
+    trace_on: bool = flag("traceOn", True)
+    default_topic_queue_count: int = number("defaultTopicQueueNums", 8, high=65_535)
+    cluster_topic: bool = flag("clusterTopicEnable", True)
+    broker_topic: bool = flag("brokerTopicEnable", True)
+    trace_topic: bool = flag("traceTopicEnable", False)
+    trace_topic_name: str = setting("msgTraceTopicName", TEXT, "RMQ_SYS_TRACE_TOPIC")
+    store_replies: bool = flag("storeReplyMessageEnable", True)
+    transaction_op_bytes: int = number("transactionOpMsgMaxSize", 4096, low=32, high=65_536)
+    keep_filters_ms: int = number("filterDataCleanTimeSpan", 86_400_000, low=0, high=LONG_MAX)
+    start_beside_master: bool = flag("startBesideMaster", False, own=True)
+    pull_expired_ms: int = number("subscriptionExpiredTimeout", 600_000)
+    channel_expired_ms: int = number("channelExpiredTimeout", 120_000)
+    offset_flush_ms: int = number("flushConsumerOffsetInterval", 5_000)
     store: StoreConfig = group(StoreConfig)
     timers: TimerSettings = group(TimerSettings)
     pop: PopSettings = group(PopSettings)

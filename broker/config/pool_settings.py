@@ -35,7 +35,11 @@ def _wait_limit(java: str, default: int, what: str) -> Any:
 
 @attrs.frozen(kw_only=True)
 class PoolSettings:
-    """Bounds of the pools, one for each family of requests."""
+    """Bounds of the pools, one for each family of requests.
+
+    fast_failure: refuse requests that waited too long, or behind a stalled disk; false: they wait
+        for their turn
+    """
 
     send_workers: int = _workers("sendMessageThreadPoolNums", 4, "sending")
     send_queue: int = _capacity("sendThreadPoolQueueCapacity", 10_000, "sends")
@@ -125,12 +129,7 @@ class PoolSettings:
     relay_queue: int = _capacity(
         "relayThreadPoolQueueCapacity", 1_000, "questions to consumers", own=True
     )
-    fast_failure: bool = flag(
-        "brokerFastFailureEnable",
-        True,
-        "refuse requests that waited too long, or behind a stalled disk; false: they wait for"
-        " their turn",
-    )
+    fast_failure: bool = flag("brokerFastFailureEnable", True)
 
     def by_name(self) -> Mapping[str, PoolConfig]:
         """Return the pools for the server, by the names that the handler table uses.

@@ -19,50 +19,28 @@ SYNC_MASTER_REPLICAS = 2
 
 @attrs.frozen(kw_only=True)
 class ReplicaRules:
-    """The settings that decide how many copies a send on a SYNC_MASTER waits for."""
+    """The settings that decide how many copies a send on a SYNC_MASTER waits for.
 
-    in_sync_replicas: int = number(
-        "inSyncReplicas",
-        0,
-        "copies of a message, the master's own among them, before a SYNC_MASTER answers SEND_OK; 1:"
-        " it waits for no slave, as Java 5 by default",
-        low=0,
-        default_text="0: two, as Java 4",
-    )
-    min_in_sync_replicas: int = number(
-        "minInSyncReplicas",
-        1,
-        "a SYNC_MASTER refuses messages while fewer copies than this, its own among them, are in"
-        " sync; with enableControllerMode 2 unless set, and 1 as long as the group has one broker",
-        low=0,
-    )
-    auto: bool = flag(
-        "enableAutoInSyncReplicas",
-        False,
-        "wait only for slaves that are in sync, but for minInSyncReplicas copies at least",
-    )
-    all_in_sync: bool = flag(
-        "allAckInSyncStateSet",
-        False,
-        "wait for every slave that is in sync, whatever inSyncReplicas says",
-    )
-    available_gap_bytes: int = number(
-        "haSlaveFallbehindMax",
-        256 * 1024 * 1024,
-        "no send waits for a slave that is farther behind (bytes): SLAVE_NOT_AVAILABLE",
-        high=LONG_MAX,
-    )
-    in_sync_gap_bytes: int = number(
-        "haMaxGapNotInSync",
-        256 * 1024 * 1024,
-        "a slave that is farther behind (bytes) is not in sync",
-        high=LONG_MAX,
-    )
-    catch_up_ms: int = number(
-        "haMaxTimeSlaveNotCatchup",
-        15_000,
-        "a slave that has not been at the end of the log for this time is not in sync (ms)",
-    )
+    in_sync_replicas: copies of a message, the master's own among them, before a SYNC_MASTER answers
+        SEND_OK; 1: it waits for no slave, as Java 5 by default
+    min_in_sync_replicas: a SYNC_MASTER refuses messages while fewer copies than this, its own among
+        them, are in sync; with enableControllerMode 2 unless set, and 1 as long as the group has
+        one broker
+    auto: wait only for slaves that are in sync, but for minInSyncReplicas copies at least
+    all_in_sync: wait for every slave that is in sync, whatever inSyncReplicas says
+    available_gap_bytes: no send waits for a slave that is farther behind (bytes):
+        SLAVE_NOT_AVAILABLE
+    in_sync_gap_bytes: a slave that is farther behind (bytes) is not in sync
+    catch_up_ms: a slave that has not been at the end of the log for this time is not in sync (ms)
+    """
+
+    in_sync_replicas: int = number("inSyncReplicas", 0, low=0, default_text="0: two, as Java 4")
+    min_in_sync_replicas: int = number("minInSyncReplicas", 1, low=0)
+    auto: bool = flag("enableAutoInSyncReplicas", False)
+    all_in_sync: bool = flag("allAckInSyncStateSet", False)
+    available_gap_bytes: int = number("haSlaveFallbehindMax", 256 * 1024 * 1024, high=LONG_MAX)
+    in_sync_gap_bytes: int = number("haMaxGapNotInSync", 256 * 1024 * 1024, high=LONG_MAX)
+    catch_up_ms: int = number("haMaxTimeSlaveNotCatchup", 15_000)
     fixed: bool = attrs.field(init=False)
     """Whether the number of slaves in sync does not matter: the master itself always is."""
 

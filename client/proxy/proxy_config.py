@@ -35,124 +35,78 @@ _ENTRIES_MAX = 10_000_000
 
 @attrs.frozen(kw_only=True)
 class CacheSettings:
-    """How long answers of name servers and brokers are used. Times: seconds."""
+    """How long answers of name servers and brokers are used. Times: seconds.
 
-    routes_seconds: int = number(
-        "topicRouteServiceCacheRefreshSeconds",
-        20,
-        "how long a route is used; that of a broker that is lost is looked up at once",
-        high=_DAY_SECONDS,
-    )
-    routes_max: int = number(
-        "topicRouteServiceCacheMaxNum", 20_000, "routes that are kept", high=_ENTRIES_MAX
-    )
-    topics_seconds: int = number(
-        "topicConfigCacheRefreshSeconds",
-        20,
-        "how long the settings of a topic are used",
-        high=_DAY_SECONDS,
-    )
-    topics_max: int = number(
-        "topicConfigCacheMaxNum", 20_000, "settings of topics that are kept", high=_ENTRIES_MAX
-    )
+    routes_seconds: how long a route is used; that of a broker that is lost is looked up at once
+    routes_max: routes that are kept
+    topics_seconds: how long the settings of a topic are used
+    topics_max: settings of topics that are kept
+    groups_seconds: how long the settings of a consumer group are used
+    groups_max: settings of consumer groups that are kept
+    """
+
+    routes_seconds: int = number("topicRouteServiceCacheRefreshSeconds", 20, high=_DAY_SECONDS)
+    routes_max: int = number("topicRouteServiceCacheMaxNum", 20_000, high=_ENTRIES_MAX)
+    topics_seconds: int = number("topicConfigCacheRefreshSeconds", 20, high=_DAY_SECONDS)
+    topics_max: int = number("topicConfigCacheMaxNum", 20_000, high=_ENTRIES_MAX)
     groups_seconds: int = number(
-        "subscriptionGroupConfigCacheRefreshSeconds",
-        20,
-        "how long the settings of a consumer group are used",
-        high=_DAY_SECONDS,
+        "subscriptionGroupConfigCacheRefreshSeconds", 20, high=_DAY_SECONDS
     )
-    groups_max: int = number(
-        "subscriptionGroupConfigCacheMaxNum",
-        20_000,
-        "settings of consumer groups that are kept",
-        high=_ENTRIES_MAX,
-    )
+    groups_max: int = number("subscriptionGroupConfigCacheMaxNum", 20_000, high=_ENTRIES_MAX)
 
 
 @attrs.frozen(kw_only=True)
 class HeartbeatSettings:
-    """How brokers hear of the groups of a proxy's clients."""
+    """How brokers hear of the groups of a proxy's clients.
+
+    groups_per_connection: groups of clients of which a broker hears over one connection; not more
+        than the brokers' groupsPerConnectionMax
+    connections_max: connections to each broker, made when the groups need them; groups that need
+        more are not made known
+    """
 
     groups_per_connection: int = number(
-        "heartbeatGroupsPerConnection",
-        1_000,
-        "groups of clients of which a broker hears over one connection; not more than the brokers'"
-        " groupsPerConnectionMax",
-        high=1_000_000,
-        own=True,
+        "heartbeatGroupsPerConnection", 1_000, high=1_000_000, own=True
     )
-    connections_max: int = number(
-        "heartbeatConnectionsMax",
-        20,
-        "connections to each broker, made when the groups need them; groups that need more are"
-        " not made known",
-        high=10_000,
-        own=True,
-    )
+    connections_max: int = number("heartbeatConnectionsMax", 20, high=10_000, own=True)
 
 
 @attrs.frozen(kw_only=True)
 class ProxyConfig:
-    """All settings of one proxy."""
+    """All settings of one proxy.
 
-    cluster_name: str = setting(
-        "rocketMQClusterName",
-        TEXT,
-        "DefaultCluster",
-        "cluster whose masters are asked first for the settings of consumer groups; routes lead to"
-        " all clusters of the name servers",
-    )
+    cluster_name: cluster whose masters are asked first for the settings of consumer groups; routes
+        lead to all clusters of the name servers
+    namesrv_addresses: name servers: host:port, separated by ;
+    namesrv_domain: without namesrvAddr: the address server that lists the name servers
+    namesrv_subgroup: part of the address server's path, nsaddr if it is empty
+    listen_host: address to listen on; :: takes IPv6 and IPv4
+    listen_port: port for clients that speak gRPC (RocketMQ 5 clients); 0: any free one
+    advertised_host: address or host name of this proxy for clients that do not say how they came;
+        empty: this machine's address on the way to the name servers
+    keeps_ports: routes have the port that the client dialled, as behind a load balancer or a
+        published port, instead of grpcServerPort
+    self_signed: without a certificate: make one for TLS, which official clients use unless they are
+        told otherwise and do not verify
+    certificate: another name of tls.server.certPath, which wins
+    key: another name of tls.server.keyPath, which wins
+    key_password: another name of tls.server.keyPassword, which wins
+    """
+
+    cluster_name: str = setting("rocketMQClusterName", TEXT, "DefaultCluster")
     namesrv_addresses: tuple[str, ...] = setting(
-        "namesrvAddr",
-        ADDRESSES,
-        (),
-        "name servers: host:port, separated by ;",
-        default_text="environment NAMESRV_ADDR",
+        "namesrvAddr", ADDRESSES, (), default_text="environment NAMESRV_ADDR"
     )
-    namesrv_domain: str = optional_text(
-        "namesrvDomain", "without namesrvAddr: the address server that lists the name servers"
-    )
-    namesrv_subgroup: str = optional_text(
-        "namesrvDomainSubgroup", "part of the address server's path, nsaddr if it is empty"
-    )
-    listen_host: str = setting(
-        "bindAddress",
-        TEXT,
-        "0.0.0.0",
-        "address to listen on; :: takes IPv6 and IPv4",
-        own=True,
-    )
-    listen_port: int = number(
-        "grpcServerPort",
-        DEFAULT_PORT,
-        "port for clients that speak gRPC (RocketMQ 5 clients); 0: any free one",
-        low=0,
-        high=65_535,
-    )
-    advertised_host: str = optional_text(
-        "localServeAddr",
-        "address or host name of this proxy for clients that do not say how they came; empty: this"
-        " machine's address on the way to the name servers",
-    )
-    keeps_ports: bool = flag(
-        "useEndpointPortFromRequest",
-        False,
-        "routes have the port that the client dialled, as behind a load balancer or a published"
-        " port, instead of grpcServerPort",
-    )
-    self_signed: bool = flag(
-        "tlsTestModeEnable",
-        True,
-        "without a certificate: make one for TLS, which official clients use unless they are told"
-        " otherwise and do not verify",
-    )
-    certificate: str = optional_text(
-        "tlsCertPath", "another name of tls.server.certPath, which wins"
-    )
-    key: str = optional_text("tlsKeyPath", "another name of tls.server.keyPath, which wins")
-    key_password: str = optional_text(
-        "tlsKeyPassword", "another name of tls.server.keyPassword, which wins", secret=True
-    )
+    namesrv_domain: str = optional_text("namesrvDomain")
+    namesrv_subgroup: str = optional_text("namesrvDomainSubgroup")
+    listen_host: str = setting("bindAddress", TEXT, "0.0.0.0", own=True)
+    listen_port: int = number("grpcServerPort", DEFAULT_PORT, low=0, high=65_535)
+    advertised_host: str = optional_text("localServeAddr")
+    keeps_ports: bool = flag("useEndpointPortFromRequest", False)
+    self_signed: bool = flag("tlsTestModeEnable", True)
+    certificate: str = optional_text("tlsCertPath")
+    key: str = optional_text("tlsKeyPath")
+    key_password: str = optional_text("tlsKeyPassword", secret=True)
     caches: CacheSettings = group(CacheSettings)
     heartbeats: HeartbeatSettings = group(HeartbeatSettings)
     grpc: GrpcSettings = group(GrpcSettings)

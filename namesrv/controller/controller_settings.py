@@ -24,59 +24,39 @@ PEERS_MAX = 9
 
 @attrs.frozen(kw_only=True)
 class ControllerSettings:
-    """All settings of one controller."""
+    """All settings of one controller.
 
-    enabled: bool = flag(
-        "enableControllerInNamesrv",
-        False,
-        "run a controller, which elects the masters of brokers in controller mode",
-    )
-    group_name: str = optional_text(
-        "controllerDLegerGroup", "name of the controllers together, which tools print"
-    )
-    peers: str = optional_text(
-        "controllerDLegerPeers",
-        "the controllers: id-host:port, separated by ;. Three go on when one of them is down",
-    )
-    self_id: str = optional_text(
-        "controllerDLegerSelfId", "this controller's id in controllerDLegerPeers"
-    )
+    enabled: run a controller, which elects the masters of brokers in controller mode
+    group_name: name of the controllers together, which tools print
+    peers: the controllers: id-host:port, separated by ;. Three go on when one of them is down
+    self_id: this controller's id in controllerDLegerPeers
+    store_path: folder of raft.log: ids, epochs and masters; each controller needs its own
+    unclean: without a living member of the sync state set, elect another broker: what only the
+        members have is lost
+    notify: tell the brokers of a group at once that they have a new master; they also ask every 5 s
+    workers: worker tasks for requests to the controller
+    queue_requests_max: requests to the controller that may wait; one more is refused as busy
+    groups_max: broker groups that may have ids; all are written once in 1,000 changes (1,000: 10
+        ms)
+    replicas_max: brokers of one group that may have ids
+    """
+
+    enabled: bool = flag("enableControllerInNamesrv", False)
+    group_name: str = optional_text("controllerDLegerGroup")
+    peers: str = optional_text("controllerDLegerPeers")
+    self_id: str = optional_text("controllerDLegerSelfId")
     store_path: Path = setting(
         "controllerStorePath",
         PATH,
         attrs.Factory(lambda: Path.home() / "DLedgerController"),
-        "folder of raft.log: ids, epochs and masters; each controller needs its own",
         default_text="~/DLedgerController",
     )
-    unclean: bool = flag(
-        "enableElectUncleanMaster",
-        False,
-        "without a living member of the sync state set, elect another broker: what only the members"
-        " have is lost",
-    )
-    notify: bool = flag(
-        "notifyBrokerRoleChanged",
-        True,
-        "tell the brokers of a group at once that they have a new master; they also ask every 5 s",
-    )
-    workers: int = number(
-        "controllerThreadPoolNums", 16, "worker tasks for requests to the controller", high=1024
-    )
-    queue_requests_max: int = number(
-        "controllerRequestThreadPoolQueueCapacity",
-        50_000,
-        "requests to the controller that may wait; one more is refused as busy",
-    )
-    groups_max: int = number(
-        "controllerGroupsMax",
-        1_000,
-        "broker groups that may have ids; all are written once in 1,000 changes (1,000: 10 ms)",
-        high=10_000,
-        own=True,
-    )
-    replicas_max: int = number(
-        "controllerReplicasMax", 100, "brokers of one group that may have ids", own=True
-    )
+    unclean: bool = flag("enableElectUncleanMaster", False)
+    notify: bool = flag("notifyBrokerRoleChanged", True)
+    workers: int = number("controllerThreadPoolNums", 16, high=1024)
+    queue_requests_max: int = number("controllerRequestThreadPoolQueueCapacity", 50_000)
+    groups_max: int = number("controllerGroupsMax", 1_000, high=10_000, own=True)
+    replicas_max: int = number("controllerReplicasMax", 100, own=True)
 
     def pools(self) -> Mapping[str, PoolConfig]:
         """Return the pools of the server, by the names that the handler table uses."""

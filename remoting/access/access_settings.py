@@ -109,31 +109,24 @@ def admin_addresses() -> Any:
 
 @attrs.frozen(kw_only=True)
 class WriterSettings:
-    """Who may change what a name server knows; a name server of RocketMQ checks nobody."""
+    """Who may change what a name server knows; a name server of RocketMQ checks nobody.
 
-    authentication: bool = flag(
-        "authenticationEnabled",
-        False,
-        "refuse registrations and changes without the signature of one of the two users; reading"
-        " stays open",
-        own=True,
-    )
+    authentication: refuse registrations and changes without the signature of one of the two users;
+        reading stays open
+    initial_user: the user of mqadmin: {"username":"NAME","password":"SECRET"}
+    inner: the user of the brokers, the same as in their files:
+        {"accessKey":"NAME","secretKey":"SECRET"}
+    """
+
+    authentication: bool = flag("authenticationEnabled", False, own=True)
     initial_user: Credentials | None = setting(
-        "initAuthenticationUser",
-        USER,
-        None,
-        'the user of mqadmin: {"username":"NAME","password":"SECRET"}',
-        default_text="empty",
-        secret=True,
-        own=True,
+        "initAuthenticationUser", USER, None, default_text="empty", secret=True, own=True
     )
     admin_networks: tuple[AddressRange, ...] = admin_addresses()
     inner: Credentials | None = setting(
         "innerClientAuthenticationCredentials",
         INNER,
         None,
-        "the user of the brokers, the same as in their files:"
-        ' {"accessKey":"NAME","secretKey":"SECRET"}',
         default_text="empty",
         secret=True,
         own=True,
@@ -142,23 +135,21 @@ class WriterSettings:
 
 @attrs.frozen(kw_only=True)
 class ProxyAccessSettings:
-    """The same at a proxy, which copies users and rules from a broker."""
+    """The same at a proxy, which copies users and rules from a broker.
 
-    authentication: bool = flag(
-        "authenticationEnabled", False, "refuse calls without the signature of a known user"
-    )
-    authorization: bool = flag(
-        "authorizationEnabled",
-        False,
-        "refuse what no rule allows the user; needs authenticationEnabled",
-    )
+    authentication: refuse calls without the signature of a known user
+    authorization: refuse what no rule allows the user; needs authenticationEnabled
+    inner: the super user as which the proxy signs its requests to brokers:
+        {"accessKey":"NAME","secretKey":"SECRET"}
+    """
+
+    authentication: bool = flag("authenticationEnabled", False)
+    authorization: bool = flag("authorizationEnabled", False)
     date_window_seconds: int = date_window()
     inner: Credentials | None = setting(
         "innerClientAuthenticationCredentials",
         INNER,
         None,
-        "the super user as which the proxy signs its requests to brokers:"
-        ' {"accessKey":"NAME","secretKey":"SECRET"}',
         default_text="environment TRIOMQ_CREDENTIALS",
         secret=True,
     )
@@ -166,77 +157,52 @@ class ProxyAccessSettings:
 
 @attrs.frozen(kw_only=True)
 class AccessSettings:
-    """Who may do what; docs/security.md explains it."""
+    """Who may do what; docs/security.md explains it.
 
-    authentication: bool = flag(
-        "authenticationEnabled",
-        False,
-        "refuse requests without the signature of a known user (mqadmin user create)",
-    )
-    authorization: bool = flag(
-        "authorizationEnabled",
-        False,
-        "refuse what no rule allows the user (mqadmin acl create); needs authenticationEnabled",
-    )
+    authentication: refuse requests without the signature of a known user (mqadmin user create)
+    authorization: refuse what no rule allows the user (mqadmin acl create); needs
+        authenticationEnabled
+    certificate_users: on a TLS connection with a verified client certificate, the common name of
+        its subject is the user of requests without an access key
+    unauthenticated_codes: request codes that need no signature
+    unauthorized_codes: request codes that every user may send
+    initial_user: a super user that is created at the start if it is missing:
+        {"username":"NAME","password":"SECRET"}
+    inner: the super user as which this broker signs its own requests, the same on all brokers of a
+        cluster: {"accessKey":"NAME","secretKey":"SECRET"}
+    """
+
+    authentication: bool = flag("authenticationEnabled", False)
+    authorization: bool = flag("authorizationEnabled", False)
     date_window_seconds: int = date_window()
-    certificate_users: bool = flag(
-        "tlsSubjectIsUser",
-        False,
-        "on a TLS connection with a verified client certificate, the common name of its subject is"
-        " the user of requests without an access key",
-        own=True,
-    )
+    certificate_users: bool = flag("tlsSubjectIsUser", False, own=True)
     unauthenticated_codes: frozenset[int] = setting(
-        "authenticationWhitelist",
-        CODES,
-        frozenset(),
-        "request codes that need no signature",
-        default_text="empty",
+        "authenticationWhitelist", CODES, frozenset(), default_text="empty"
     )
     unauthorized_codes: frozenset[int] = setting(
-        "authorizationWhitelist",
-        CODES,
-        frozenset(),
-        "request codes that every user may send",
-        default_text="empty",
+        "authorizationWhitelist", CODES, frozenset(), default_text="empty"
     )
     initial_user: Credentials | None = setting(
-        "initAuthenticationUser",
-        USER,
-        None,
-        "a super user that is created at the start if it is missing:"
-        ' {"username":"NAME","password":"SECRET"}',
-        default_text="empty",
-        secret=True,
+        "initAuthenticationUser", USER, None, default_text="empty", secret=True
     )
     admin_networks: tuple[AddressRange, ...] = admin_addresses()
     inner: Credentials | None = setting(
-        "innerClientAuthenticationCredentials",
-        INNER,
-        None,
-        "the super user as which this broker signs its own requests, the same on all brokers of a"
-        ' cluster: {"accessKey":"NAME","secretKey":"SECRET"}',
-        default_text="empty",
-        secret=True,
+        "innerClientAuthenticationCredentials", INNER, None, default_text="empty", secret=True
     )
 
 
 @attrs.frozen(kw_only=True)
 class PlainAclSettings:
-    """ACL 1.0, as brokers of RocketMQ 4.4 to 5.2 have it."""
+    """ACL 1.0, as brokers of RocketMQ 4.4 to 5.2 have it.
 
-    enabled: bool = flag(
-        "aclEnable",
-        False,
-        "refuse what the accounts of plainAclFile may not do (ACL 1.0); authenticationEnabled is"
-        " its successor, and only one of them can be on",
-    )
-    path: str = optional_text(
-        "plainAclFile",
-        "the accounts of ACL 1.0; all .yml files of the folder acl beside it count, too. Empty:"
-        " config/plain_acl.yml in storePathRootDir",
-        own=True,
-    )
+    enabled: refuse what the accounts of plainAclFile may not do (ACL 1.0); authenticationEnabled is
+        its successor, and only one of them can be on
+    path: the accounts of ACL 1.0; all .yml files of the folder acl beside it count, too. Empty:
+        config/plain_acl.yml in storePathRootDir
+    """
+
+    enabled: bool = flag("aclEnable", False)
+    path: str = optional_text("plainAclFile", own=True)
 
 
 def check_plain_acl(

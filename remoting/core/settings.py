@@ -44,15 +44,16 @@ class Kind(Generic[_Value]):
 class Setting:
     """The description of one field of a configuration class.
 
-    ``meaning`` is its text on the generated page. ``clamp`` moves a number into its range instead
-    of refusing it, for the few keys where Java does. ``step`` rounds a number up to a multiple.
+    ``meaning`` is its text on the generated page; if it is empty, the docstring of the class has
+    the text, as ``field: text``. ``clamp`` moves a number into its range instead of refusing it,
+    for the few keys where Java does. ``step`` rounds a number up to a multiple.
     ``default_text`` describes a default that depends on the machine or on other fields. ``own``:
     Java has no such key. ``secret``: never shown by ``--print-config`` or to requests.
     """
 
     java: str
     kind: Kind[Any]
-    meaning: str
+    meaning: str = ""
     low: int | None = None
     high: int | None = None
     clamp: bool = False
@@ -172,7 +173,9 @@ def choice(values: type[enum.Enum]) -> Kind[Any]:
     return Kind(" | ".join(by_text), read, lambda member: str(member.value))
 
 
-def setting(java: str, kind: Kind[_Value], default: object, meaning: str, **details: Any) -> Any:
+def setting(
+    java: str, kind: Kind[_Value], default: object, meaning: str = "", **details: Any
+) -> Any:
     """Declare one field; ``details`` as in ``Setting``."""
     described = Setting(java=java, kind=kind, meaning=meaning, **details)
 
@@ -202,7 +205,7 @@ def group(cls: type[_Value]) -> _Value:
 def number(
     java: str,
     default: object,
-    meaning: str,
+    meaning: str = "",
     *,
     low: int = 1,
     high: int = INT_MAX,
@@ -212,12 +215,12 @@ def number(
     return setting(java, INTEGER, default, meaning, low=low, high=high, **details)
 
 
-def flag(java: str, default: bool, meaning: str, **details: object) -> Any:
+def flag(java: str, default: bool, meaning: str = "", **details: object) -> Any:
     """Declare a field that is true or false; ``details`` as in ``setting``."""
     return setting(java, BOOLEAN, default, meaning, **details)
 
 
-def optional_text(java: str, meaning: str, *, default: str = "", **details: object) -> Any:
+def optional_text(java: str, meaning: str = "", *, default: str = "", **details: object) -> Any:
     """Declare a text that may be empty; ``details`` as in ``setting``."""
     return setting(java, OPTIONAL_TEXT, default, meaning, **details)
 

@@ -52,44 +52,27 @@ PAIRS = Kind(
 
 @attrs.frozen(kw_only=True)
 class ExportSettings:
-    """Where metrics go, beside ``monitorPort``."""
+    """Where metrics go, beside ``monitorPort``.
 
-    exporter: ExporterType = setting(
-        "metricsExporterType",
-        EXPORTER_TYPE,
-        ExporterType.DISABLE,
-        "DISABLE; OTLP_GRPC: push to metricsGrpcExporterTarget (pip install 'triomq[otlp]'); PROM:"
-        " /metrics at metricsPromExporterPort, unless monitorPort is set",
-    )
-    target: str = setting(
-        "metricsGrpcExporterTarget",
-        OPTIONAL_TEXT,
-        "",
-        "collector for OTLP_GRPC: host:port, http://host:port, or https://host:port with TLS",
-    )
-    headers: tuple[tuple[str, str], ...] = setting(
-        "metricsGrpcExporterHeader", PAIRS, (), "metadata of the pushes: name:value,name:value"
-    )
-    timeout_ms: int = number(
-        "metricGrpcExporterTimeOutInMills", 3000, "longest push (ms)", low=1, high=600_000
-    )
-    interval_ms: int = number(
-        "metricGrpcExporterIntervalInMills",
-        60_000,
-        "time from one push to the next (ms)",
-        low=10,
-        high=86_400_000,
-    )
-    labels: tuple[tuple[str, str], ...] = setting(
-        "metricsLabel", PAIRS, (), "labels that every metric gets: name:value,name:value"
-    )
-    prom_port: int = number("metricsPromExporterPort", 5557, "port of PROM", low=0, high=65_535)
-    prom_host: str = setting(
-        "metricsPromExporterHost",
-        OPTIONAL_TEXT,
-        "",
-        "address that PROM listens on; empty: 0.0.0.0. Java's broker uses brokerIP1",
-    )
+    exporter: DISABLE; OTLP_GRPC: push to metricsGrpcExporterTarget (pip install 'triomq[otlp]');
+        PROM: /metrics at metricsPromExporterPort, unless monitorPort is set
+    target: collector for OTLP_GRPC: host:port, http://host:port, or https://host:port with TLS
+    headers: metadata of the pushes: name:value,name:value
+    timeout_ms: longest push (ms)
+    interval_ms: time from one push to the next (ms)
+    labels: labels that every metric gets: name:value,name:value
+    prom_port: port of PROM
+    prom_host: address that PROM listens on; empty: 0.0.0.0. Java's broker uses brokerIP1
+    """
+
+    exporter: ExporterType = setting("metricsExporterType", EXPORTER_TYPE, ExporterType.DISABLE)
+    target: str = setting("metricsGrpcExporterTarget", OPTIONAL_TEXT, "")
+    headers: tuple[tuple[str, str], ...] = setting("metricsGrpcExporterHeader", PAIRS, ())
+    timeout_ms: int = number("metricGrpcExporterTimeOutInMills", 3000, low=1, high=600_000)
+    interval_ms: int = number("metricGrpcExporterIntervalInMills", 60_000, low=10, high=86_400_000)
+    labels: tuple[tuple[str, str], ...] = setting("metricsLabel", PAIRS, ())
+    prom_port: int = number("metricsPromExporterPort", 5557, low=0, high=65_535)
+    prom_host: str = setting("metricsPromExporterHost", OPTIONAL_TEXT, "")
 
     def monitor(self, own: MonitorSettings) -> MonitorSettings:
         """Return the settings of the HTTP port, which PROM opens if nothing else does."""

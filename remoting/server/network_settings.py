@@ -16,87 +16,42 @@ _OUTBOX_HARD_FACTOR = 16
 
 @attrs.frozen(kw_only=True)
 class NetworkSettings:
-    """Stages and limits of the listening server; Java's thread counts are task counts here."""
+    """Stages and limits of the listening server; Java's thread counts are task counts here.
 
-    selector_count: int = number(
-        "serverSelectorThreads",
-        1,
-        "tasks that poll the sockets; more are fairer, not faster",
-        high=64,
-    )
-    codec_count: int = number(
-        "serverWorkerThreads", 1, "tasks that decode requests; more are fairer, not faster", high=64
-    )
-    idle_seconds: int = number(
-        "serverChannelMaxIdleTimeSeconds",
-        120,
-        "a connection without traffic for this time is closed",
-        high=86_400,
-    )
-    backlog: int = number(
-        "serverSocketBacklog",
-        1024,
-        "connections that the system may hold before they are accepted",
-        high=65_535,
-    )
-    outbox_high_bytes: int = number(
-        "writeBufferHighWaterMark",
-        0,
-        "unsent bytes of a connection at which its requests are no longer read (0: 4 MiB); at 16"
-        " times as much it is closed",
-        low=0,
-    )
-    connections_max: int = number(
-        "serverConnectionsMax",
-        50_000,
-        "open connections, fewer where the limit of open files (ulimit -n) is low; further ones are"
-        " closed as soon as they are accepted",
-        high=1_000_000,
-        own=True,
-    )
+    selector_count: tasks that poll the sockets; more are fairer, not faster
+    codec_count: tasks that decode requests; more are fairer, not faster
+    idle_seconds: a connection without traffic for this time is closed
+    backlog: connections that the system may hold before they are accepted
+    outbox_high_bytes: unsent bytes of a connection at which its requests are no longer read (0: 4
+        MiB); at 16 times as much it is closed
+    connections_max: open connections, fewer where the limit of open files (ulimit -n) is low;
+        further ones are closed as soon as they are accepted
+    address_connections_max: of these, most of one address (0: no limit of its own); behind a load
+        balancer all clients have its address
+    buffers_max_bytes: bytes of half-read requests and unsent answers of all connections; above it
+        the greediest ones are closed
+    busy_poll_micros: how long a selector may ask its sockets for the next request before it sleeps
+        (busy poll; 0: not at all): quicker answers for senders of one request at a time
+    slow_ms: a request that takes longer is logged, with the time of each stage (0: none is); one
+        that waits for messages counts from their arrival
+    drain_seconds: how long a stopping server finishes accepted requests
+    """
+
+    selector_count: int = number("serverSelectorThreads", 1, high=64)
+    codec_count: int = number("serverWorkerThreads", 1, high=64)
+    idle_seconds: int = number("serverChannelMaxIdleTimeSeconds", 120, high=86_400)
+    backlog: int = number("serverSocketBacklog", 1024, high=65_535)
+    outbox_high_bytes: int = number("writeBufferHighWaterMark", 0, low=0)
+    connections_max: int = number("serverConnectionsMax", 50_000, high=1_000_000, own=True)
     address_connections_max: int = number(
-        "serverConnectionsPerAddressMax",
-        0,
-        "of these, most of one address (0: no limit of its own); behind a load balancer all clients"
-        " have its address",
-        low=0,
-        high=1_000_000,
-        own=True,
+        "serverConnectionsPerAddressMax", 0, low=0, high=1_000_000, own=True
     )
     buffers_max_bytes: int = number(
-        "serverBuffersMaxBytes",
-        1024 * 1024 * 1024,
-        "bytes of half-read requests and unsent answers of all connections; above it the greediest"
-        " ones are closed",
-        low=1024 * 1024,
-        high=2**62,
-        own=True,
+        "serverBuffersMaxBytes", 1024 * 1024 * 1024, low=1024 * 1024, high=2**62, own=True
     )
-    busy_poll_micros: int = number(
-        "serverBusyPollMicros",
-        150,
-        "how long a selector may ask its sockets for the next request before it sleeps (busy poll;"
-        " 0: not at all): quicker answers for senders of one request at a time",
-        low=0,
-        high=10_000,
-        own=True,
-    )
-    slow_ms: int = number(
-        "slowRequestMillis",
-        1000,
-        "a request that takes longer is logged, with the time of each stage (0: none is); one that"
-        " waits for messages counts from their arrival",
-        low=0,
-        high=3_600_000,
-        own=True,
-    )
-    drain_seconds: int = number(
-        "shutdownWaitTimeSeconds",
-        5,
-        "how long a stopping server finishes accepted requests",
-        low=0,
-        high=3600,
-    )
+    busy_poll_micros: int = number("serverBusyPollMicros", 150, low=0, high=10_000, own=True)
+    slow_ms: int = number("slowRequestMillis", 1000, low=0, high=3_600_000, own=True)
+    drain_seconds: int = number("shutdownWaitTimeSeconds", 5, low=0, high=3600)
 
     def server_config(
         self,

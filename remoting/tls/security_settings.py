@@ -80,90 +80,54 @@ class ServerTls:
 
 @attrs.frozen(kw_only=True)
 class SecuritySettings:
-    """The settings that broker and name server share."""
+    """The settings that broker and name server share.
 
-    mode: TlsMode = setting(
-        "tls.server.mode",
-        choice(TlsMode),
-        TlsMode.PERMISSIVE,
-        "TLS on the listening ports: never, if the client begins with it, or always",
-    )
-    config_file: str = optional_text(
-        "tls.config.file",
-        "tls.properties file; where it exists, it completes the tls.* settings here",
-        default=str(DEFAULT_TLS_FILE),
-    )
-    test_mode: bool = flag(
-        "tls.test.mode.enable",
-        False,
-        "for tests only: the server makes a certificate for itself, the client trusts every server"
-        " (Java's default is true)",
-    )
-    certificate: str = optional_text(
-        "tls.server.certPath",
-        "PEM file of the server's certificate, followed by its intermediate ones; read again when"
-        " it changes",
-    )
-    key: str = optional_text(
-        "tls.server.keyPath", "PEM file of the private key; read again when it changes"
-    )
-    key_password: str = optional_text(
-        "tls.server.keyPassword", "password of the private key, if it is encrypted", secret=True
-    )
+    mode: TLS on the listening ports: never, if the client begins with it, or always
+    config_file: tls.properties file; where it exists, it completes the tls.* settings here
+    test_mode: for tests only: the server makes a certificate for itself, the client trusts every
+        server (Java's default is true)
+    certificate: PEM file of the server's certificate, followed by its intermediate ones; read again
+        when it changes
+    key: PEM file of the private key; read again when it changes
+    key_password: password of the private key, if it is encrypted
+    client_auth: whether clients are asked for a certificate
+    verify_clients: verify the certificates of clients; must be true where they are asked for
+    client_ca: PEM file of the authorities of client certificates; empty: the system's
+    enable: use TLS for connections to other servers
+    use_tls: another name of tls.enable
+    own_certificate: PEM file of the certificate shown to other servers
+    own_key: PEM file of its private key
+    own_key_password: password of that key, if it is encrypted
+    verify_servers: verify the certificates of other servers (Java's default is false)
+    server_ca: PEM file of the authorities of other servers; empty: the system's
+    check_host_name: the certificate of another server must name its host
+    socks_proxies: SOCKS5 proxies that lead to other servers, as JSON: address range -> addr,
+        username, password
+    proxy_protocol: PROXY header of a load balancer before the first byte; optional lets every
+        client claim any address
+    """
+
+    mode: TlsMode = setting("tls.server.mode", choice(TlsMode), TlsMode.PERMISSIVE)
+    config_file: str = optional_text("tls.config.file", default=str(DEFAULT_TLS_FILE))
+    test_mode: bool = flag("tls.test.mode.enable", False)
+    certificate: str = optional_text("tls.server.certPath")
+    key: str = optional_text("tls.server.keyPath")
+    key_password: str = optional_text("tls.server.keyPassword", secret=True)
     client_auth: ClientAuth = setting(
-        "tls.server.need.client.auth",
-        choice(ClientAuth),
-        ClientAuth.NONE,
-        "whether clients are asked for a certificate",
+        "tls.server.need.client.auth", choice(ClientAuth), ClientAuth.NONE
     )
-    verify_clients: bool = flag(
-        "tls.server.authClient",
-        False,
-        "verify the certificates of clients; must be true where they are asked for",
-    )
-    client_ca: str = optional_text(
-        "tls.server.trustCertPath",
-        "PEM file of the authorities of client certificates; empty: the system's",
-    )
-    enable: bool = flag("tls.enable", False, "use TLS for connections to other servers")
-    use_tls: bool = flag("useTLS", False, "another name of tls.enable")
-    own_certificate: str = optional_text(
-        "tls.client.certPath", "PEM file of the certificate shown to other servers"
-    )
-    own_key: str = optional_text("tls.client.keyPath", "PEM file of its private key")
-    own_key_password: str = optional_text(
-        "tls.client.keyPassword", "password of that key, if it is encrypted", secret=True
-    )
-    verify_servers: bool = flag(
-        "tls.client.authServer",
-        True,
-        "verify the certificates of other servers (Java's default is false)",
-    )
-    server_ca: str = optional_text(
-        "tls.client.trustCertPath",
-        "PEM file of the authorities of other servers; empty: the system's",
-    )
-    check_host_name: bool = flag(
-        "tls.client.checkHostName",
-        True,
-        "the certificate of another server must name its host",
-        own=True,
-    )
-    socks_proxies: str = optional_text(
-        "socksProxyConfig",
-        "SOCKS5 proxies that lead to other servers, as JSON: address range -> addr, username,"
-        " password",
-        default="{}",
-        secret=True,
-    )
-    proxy_protocol: ProxyMode = setting(
-        "proxyProtocol",
-        choice(ProxyMode),
-        ProxyMode.OFF,
-        "PROXY header of a load balancer before the first byte; optional lets every client claim"
-        " any address",
-        own=True,
-    )
+    verify_clients: bool = flag("tls.server.authClient", False)
+    client_ca: str = optional_text("tls.server.trustCertPath")
+    enable: bool = flag("tls.enable", False)
+    use_tls: bool = flag("useTLS", False)
+    own_certificate: str = optional_text("tls.client.certPath")
+    own_key: str = optional_text("tls.client.keyPath")
+    own_key_password: str = optional_text("tls.client.keyPassword", secret=True)
+    verify_servers: bool = flag("tls.client.authServer", True)
+    server_ca: str = optional_text("tls.client.trustCertPath")
+    check_host_name: bool = flag("tls.client.checkHostName", True, own=True)
+    socks_proxies: str = optional_text("socksProxyConfig", default="{}", secret=True)
+    proxy_protocol: ProxyMode = setting("proxyProtocol", choice(ProxyMode), ProxyMode.OFF, own=True)
 
 
 TLS_KEYS = {

@@ -75,58 +75,36 @@ class FlushMode(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class CompactionRules:
-    """The topics with cleanup.policy=COMPACTION."""
+    """The topics with cleanup.policy=COMPACTION.
 
-    enabled: bool = flag(
-        "enableCompaction",
-        True,
-        "keep the newest value of each key of topics with cleanup.policy=COMPACTION; false: such"
-        " topics are like any others",
-    )
+    enabled: keep the newest value of each key of topics with cleanup.policy=COMPACTION; false: such
+        topics are like any others
+    log_file_bytes: size of a file with the copies of such a topic, rounded to whole multiples of
+        compactionCqMappedFileSize, five at least; must match files that exist
+    queue_file_bytes: size of its file of queue entries; must match files that exist
+    pass_interval_ms: pause between two searches for old values that can be removed (ms)
+    key_table_bytes_max: memory for the keys of one search (bytes, 150 for a key); the next search
+        goes on with further keys
+    bytes_per_second: what the removal of old values may read and write together (bytes a second)
+    tombstone_ms: how long a message with an empty body, which deletes its key, stays readable (ms)
+    """
+
+    enabled: bool = flag("enableCompaction", True)
     log_file_bytes: int = number(
-        "compactionMappedFileSize",
-        100 * 1024 * 1024,
-        "size of a file with the copies of such a topic, rounded to whole multiples of"
-        " compactionCqMappedFileSize, five at least; must match files that exist",
-        low=4096,
-        high=INT_MAX,
+        "compactionMappedFileSize", 100 * 1024 * 1024, low=4096, high=INT_MAX
     )
     queue_file_bytes: int = number(
-        "compactionCqMappedFileSize",
-        10 * 1024 * 1024,
-        "size of its file of queue entries; must match files that exist",
-        low=2 * BATCH_ENTRY_BYTES,
-        high=INT_MAX,
+        "compactionCqMappedFileSize", 10 * 1024 * 1024, low=2 * BATCH_ENTRY_BYTES, high=INT_MAX
     )
-    pass_interval_ms: int = number(
-        "compactionScheduleInternal",
-        900_000,
-        "pause between two searches for old values that can be removed (ms)",
-        high=LONG_MAX,
-    )
+    pass_interval_ms: int = number("compactionScheduleInternal", 900_000, high=LONG_MAX)
     key_table_bytes_max: int = number(
-        "maxOffsetMapSize",
-        100 * 1024 * 1024,
-        f"memory for the keys of one search (bytes, {KEY_BYTES} for a key); the next search goes on"
-        " with further keys",
-        low=KEY_BYTES,
-        high=LONG_MAX,
+        "maxOffsetMapSize", 100 * 1024 * 1024, low=KEY_BYTES, high=LONG_MAX
     )
     bytes_per_second: int = number(
-        "compactionBytesPerSecond",
-        16 * 1024 * 1024,
-        "what the removal of old values may read and write together (bytes a second)",
-        low=1024,
-        high=LONG_MAX,
-        own=True,
+        "compactionBytesPerSecond", 16 * 1024 * 1024, low=1024, high=LONG_MAX, own=True
     )
     tombstone_ms: int = number(
-        "compactionTombstoneTime",
-        86_400_000,
-        "how long a message with an empty body, which deletes its key, stays readable (ms)",
-        low=0,
-        high=LONG_MAX,
-        own=True,
+        "compactionTombstoneTime", 86_400_000, low=0, high=LONG_MAX, own=True
     )
 
     @property
@@ -137,28 +115,20 @@ class CompactionRules:
 
 @attrs.frozen(kw_only=True)
 class LightQueueSettings:
-    """Messages in several queues (LMQ)."""
+    """Messages in several queues (LMQ).
 
-    lmq: bool = flag(
-        "enableLmq",
-        False,
-        "give a message a number in each of the light queues that its property INNER_MULTI_DISPATCH"
-        " names",
-    )
-    multi_dispatch: bool = flag(
-        "enableMultiDispatch",
-        False,
-        "keep those light queues, so that consumers can read them; both settings are needed, as in"
-        " a Java broker",
-    )
-    quota: bool = flag(
-        "enableLmqQuota",
-        False,
-        "refuse messages for new light queues when there are maxLmqConsumeQueueNum",
-    )
-    count_max: int = number(
-        "maxLmqConsumeQueueNum", 20_000, "most light queues with enableLmqQuota", low=0
-    )
+    lmq: give a message a number in each of the light queues that its property INNER_MULTI_DISPATCH
+        names
+    multi_dispatch: keep those light queues, so that consumers can read them; both settings are
+        needed, as in a Java broker
+    quota: refuse messages for new light queues when there are maxLmqConsumeQueueNum
+    count_max: most light queues with enableLmqQuota
+    """
+
+    lmq: bool = flag("enableLmq", False)
+    multi_dispatch: bool = flag("enableMultiDispatch", False)
+    quota: bool = flag("enableLmqQuota", False)
+    count_max: int = number("maxLmqConsumeQueueNum", 20_000, low=0)
 
     @property
     def enabled(self) -> bool:
@@ -170,129 +140,88 @@ class StoreConfig:
     """The settings of a store. Sizes are part of the format: they must match the existing files.
 
     The fields without a Java name are from ``opened_at``, or for tests.
+
+    root: directory of everything that the broker keeps
+    commitlog: directory of the commit log
+    segment_size_bytes: size of a commit log file; must match files that exist
+    queue_file_size_bytes: size of a consume queue file, rounded up to whole entries of 20 bytes;
+        must match files that exist
+    batch_queue_file_size_bytes: size of a batch consume queue file, rounded up to whole entries of
+        46 bytes; must match files that exist
+    index_enabled: keep the key index, so that messages are found by key
+    index_slot_count: hash slots of a key index file; must match files that exist
+    index_entry_count: entries of a key index file; must match files that exist
+    flush_mode: when a send is answered: after the page cache has the message, or after the disk has
+        it
+    flush_interval_ms: pause between two flushes with ASYNC_FLUSH (ms)
+    sync_flush_timeout_ms: wait after which a send with SYNC_FLUSH is answered FLUSH_DISK_TIMEOUT
+        (ms)
+    index_write_interval_ms: how often consume queue entries leave memory for their files (ms)
+    checkpoint_interval_ms: how often indexes are forced to the disk and the checkpoint moves (ms):
+        recovery reads the log from there after a crash
+    append_stall_ms: a write to the log that takes longer (ms) is a stall: sends that wait, or
+        arrive right after it, are refused as busy
+    delay_levels_ms: delays of messages of level 1, 2, 3 …
+    message_size_bytes_max: largest message body
+    check_crc_on_recover: check the CRC of message bodies while recovering
+    transfer_bytes_memory_max: bytes of one pull when the messages are in memory
+    transfer_count_memory_max: messages of one pull when they are in memory
+    transfer_bytes_disk_max: bytes of one pull when the messages must be read from the disk
+    transfer_count_disk_max: messages of one pull when they must be read from the disk
+    memory_percent_max: messages farther behind the end of the log than this share (%) of the
+        machine's memory count as on disk
+    filter_bytes_max: most consume queue bytes that one pull reads
+    query_count_max: messages of one query by key
+    query_unique_count_max: messages of one query by unique key
     """
 
     root: Path = setting(
         "storePathRootDir",
         PATH,
         attrs.Factory(lambda: Path.home() / "store"),
-        "directory of everything that the broker keeps",
         default_text="~/store",
     )
     commitlog: Path = setting(
         "storePathCommitLog",
         PATH,
         attrs.Factory(lambda self: self.root / "commitlog", takes_self=True),
-        "directory of the commit log",
         default_text="commitlog under storePathRootDir",
     )
-    segment_size_bytes: int = number(
-        "mappedFileSizeCommitLog",
-        GIB,
-        "size of a commit log file; must match files that exist",
-        low=4096,
-    )
+    segment_size_bytes: int = number("mappedFileSizeCommitLog", GIB, low=4096)
     queue_file_size_bytes: int = number(
         "mappedFileSizeConsumeQueue",
         300_000 * QUEUE_ENTRY_BYTES,
-        "size of a consume queue file, rounded up to whole entries of 20 bytes; must match files"
-        " that exist",
         low=QUEUE_ENTRY_BYTES,
         step=QUEUE_ENTRY_BYTES,
     )
     batch_queue_file_size_bytes: int = number(
         "mapperFileSizeBatchConsumeQueue",
         300_000 * BATCH_ENTRY_BYTES,
-        "size of a batch consume queue file, rounded up to whole entries of 46 bytes; must match"
-        " files that exist",
         low=BATCH_ENTRY_BYTES,
         step=BATCH_ENTRY_BYTES,
     )
-    index_enabled: bool = flag(
-        "messageIndexEnable", True, "keep the key index, so that messages are found by key"
-    )
-    index_slot_count: int = number(
-        "maxHashSlotNum", 5_000_000, "hash slots of a key index file; must match files that exist"
-    )
-    index_entry_count: int = number(
-        "maxIndexNum", 20_000_000, "entries of a key index file; must match files that exist", low=2
-    )
-    flush_mode: FlushMode = setting(
-        "flushDiskType",
-        choice(FlushMode),
-        FlushMode.ASYNC,
-        "when a send is answered: after the page cache has the message, or after the disk has it",
-    )
-    flush_interval_ms: int = number(
-        "flushIntervalCommitLog", 500, "pause between two flushes with ASYNC_FLUSH (ms)"
-    )
-    sync_flush_timeout_ms: int = number(
-        "syncFlushTimeout",
-        5_000,
-        "wait after which a send with SYNC_FLUSH is answered FLUSH_DISK_TIMEOUT (ms)",
-    )
-    index_write_interval_ms: int = number(
-        "flushIntervalConsumeQueue",
-        1_000,
-        "how often consume queue entries leave memory for their files (ms)",
-    )
-    checkpoint_interval_ms: int = number(
-        "flushConsumeQueueThoroughInterval",
-        10_000,
-        "how often indexes are forced to the disk and the checkpoint moves (ms): recovery reads the"
-        " log from there after a crash",
-    )
-    append_stall_ms: int = number(
-        "osPageCacheBusyTimeOutMills",
-        1_000,
-        "a write to the log that takes longer (ms) is a stall: sends that wait, or arrive right"
-        " after it, are refused as busy",
-    )
+    index_enabled: bool = flag("messageIndexEnable", True)
+    index_slot_count: int = number("maxHashSlotNum", 5_000_000)
+    index_entry_count: int = number("maxIndexNum", 20_000_000, low=2)
+    flush_mode: FlushMode = setting("flushDiskType", choice(FlushMode), FlushMode.ASYNC)
+    flush_interval_ms: int = number("flushIntervalCommitLog", 500)
+    sync_flush_timeout_ms: int = number("syncFlushTimeout", 5_000)
+    index_write_interval_ms: int = number("flushIntervalConsumeQueue", 1_000)
+    checkpoint_interval_ms: int = number("flushConsumeQueueThoroughInterval", 10_000)
+    append_stall_ms: int = number("osPageCacheBusyTimeOutMills", 1_000)
     delay_levels_ms: tuple[int, ...] = setting(
-        "messageDelayLevel",
-        DELAY_LEVELS,
-        parse_delay_levels(DEFAULT_DELAY_LEVELS),
-        "delays of messages of level 1, 2, 3 …",
+        "messageDelayLevel", DELAY_LEVELS, parse_delay_levels(DEFAULT_DELAY_LEVELS)
     )
-    message_size_bytes_max: int = number("maxMessageSize", 4 * 1024 * 1024, "largest message body")
-    check_crc_on_recover: bool = flag(
-        "checkCRCOnRecover", True, "check the CRC of message bodies while recovering"
-    )
-    transfer_bytes_memory_max: int = number(
-        "maxTransferBytesOnMessageInMemory",
-        262_144,
-        "bytes of one pull when the messages are in memory",
-    )
-    transfer_count_memory_max: int = number(
-        "maxTransferCountOnMessageInMemory", 32, "messages of one pull when they are in memory"
-    )
-    transfer_bytes_disk_max: int = number(
-        "maxTransferBytesOnMessageInDisk",
-        65_536,
-        "bytes of one pull when the messages must be read from the disk",
-    )
-    transfer_count_disk_max: int = number(
-        "maxTransferCountOnMessageInDisk",
-        8,
-        "messages of one pull when they must be read from the disk",
-    )
-    memory_percent_max: int = number(
-        "accessMessageInMemoryMaxRatio",
-        40,
-        "messages farther behind the end of the log than this share (%) of the machine's memory"
-        " count as on disk",
-        high=100,
-    )
-    filter_bytes_max: int = number(
-        "maxFilterMessageSize",
-        16_000,
-        "most consume queue bytes that one pull reads",
-        low=QUEUE_ENTRY_BYTES,
-    )
-    query_count_max: int = number("maxMsgsNumBatch", 64, "messages of one query by key")
-    query_unique_count_max: int = number(
-        "defaultQueryMaxNum", 32, "messages of one query by unique key"
-    )
+    message_size_bytes_max: int = number("maxMessageSize", 4 * 1024 * 1024)
+    check_crc_on_recover: bool = flag("checkCRCOnRecover", True)
+    transfer_bytes_memory_max: int = number("maxTransferBytesOnMessageInMemory", 262_144)
+    transfer_count_memory_max: int = number("maxTransferCountOnMessageInMemory", 32)
+    transfer_bytes_disk_max: int = number("maxTransferBytesOnMessageInDisk", 65_536)
+    transfer_count_disk_max: int = number("maxTransferCountOnMessageInDisk", 8)
+    memory_percent_max: int = number("accessMessageInMemoryMaxRatio", 40, high=100)
+    filter_bytes_max: int = number("maxFilterMessageSize", 16_000, low=QUEUE_ENTRY_BYTES)
+    query_count_max: int = number("maxMsgsNumBatch", 64)
+    query_unique_count_max: int = number("defaultQueryMaxNum", 32)
     light_queues: LightQueueSettings = group(LightQueueSettings)
     retention: RetentionRules = group(RetentionRules)
     compaction: CompactionRules = group(CompactionRules)

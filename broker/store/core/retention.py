@@ -53,68 +53,33 @@ HOURS: Kind[tuple[int, ...]] = Kind(
 
 @attrs.frozen(kw_only=True)
 class RetentionRules:
-    """When messages are deleted or refused; shares are of a file system's space."""
+    """When messages are deleted or refused; shares are of a file system's space.
 
-    reserved_hours: int = number(
-        "fileReservedTime",
-        72,
-        "age of its last message at which a commit log file may be deleted (hours)",
-        low=0,
-    )
-    delete_hours: tuple[int, ...] = setting(
-        "deleteWhen",
-        HOURS,
-        parse_hours("04"),
-        "hours of the day, local time, in which such files are deleted if the disk has room; 04;16:"
-        " twice a day",
-    )
-    used_percent_max: int = number(
-        "diskMaxUsedSpaceRatio",
-        75,
-        "above this use of the disk (%) such files are deleted at any hour",
-        low=10,
-        high=95,
-        clamp=True,
-    )
-    force_percent: int = number(
-        "diskSpaceCleanForciblyRatio",
-        85,
-        "above this use of the disk (%) the oldest files are deleted whatever their age, until use"
-        " is back at it",
-        low=30,
-        high=85,
-        clamp=True,
-    )
-    warning_percent: int = number(
-        "diskSpaceWarningLevelRatio",
-        90,
-        "above this use of the disk (%) messages are refused until use is down at"
-        " diskSpaceCleanForciblyRatio",
-        low=35,
-        high=90,
-        clamp=True,
-    )
-    force_enabled: bool = flag(
-        "cleanFileForciblyEnable",
-        True,
-        "false: files are kept for their time even when the disk fills up",
-    )
-    batch_max: int = number("deleteFileBatchMax", 10, "commit log files deleted in one round")
-    interval_ms: int = number(
-        "cleanResourceInterval", 10_000, "time between two rounds of checks and deletions (ms)"
-    )
-    log_pause_ms: int = number(
-        "deleteCommitLogFilesInterval",
-        100,
-        "pause between two commit log files that are deleted (ms)",
-        low=0,
-    )
-    queue_pause_ms: int = number(
-        "deleteConsumeQueueFilesInterval",
-        100,
-        "pause after each queue of which files were deleted (ms)",
-        low=0,
-    )
+    reserved_hours: age of its last message at which a commit log file may be deleted (hours)
+    delete_hours: hours of the day, local time, in which such files are deleted if the disk has
+        room; 04;16: twice a day
+    used_percent_max: above this use of the disk (%) such files are deleted at any hour
+    force_percent: above this use of the disk (%) the oldest files are deleted whatever their age,
+        until use is back at it
+    warning_percent: above this use of the disk (%) messages are refused until use is down at
+        diskSpaceCleanForciblyRatio
+    force_enabled: false: files are kept for their time even when the disk fills up
+    batch_max: commit log files deleted in one round
+    interval_ms: time between two rounds of checks and deletions (ms)
+    log_pause_ms: pause between two commit log files that are deleted (ms)
+    queue_pause_ms: pause after each queue of which files were deleted (ms)
+    """
+
+    reserved_hours: int = number("fileReservedTime", 72, low=0)
+    delete_hours: tuple[int, ...] = setting("deleteWhen", HOURS, parse_hours("04"))
+    used_percent_max: int = number("diskMaxUsedSpaceRatio", 75, low=10, high=95, clamp=True)
+    force_percent: int = number("diskSpaceCleanForciblyRatio", 85, low=30, high=85, clamp=True)
+    warning_percent: int = number("diskSpaceWarningLevelRatio", 90, low=35, high=90, clamp=True)
+    force_enabled: bool = flag("cleanFileForciblyEnable", True)
+    batch_max: int = number("deleteFileBatchMax", 10)
+    interval_ms: int = number("cleanResourceInterval", 10_000)
+    log_pause_ms: int = number("deleteCommitLogFilesInterval", 100, low=0)
+    queue_pause_ms: int = number("deleteConsumeQueueFilesInterval", 100, low=0)
 
 
 def without_future(times_ms: Sequence[int], latest_ms: int) -> list[int]:
