@@ -45,6 +45,7 @@ from triomq.client.pipeline.joins import apply_joins
 from triomq.client.pipeline.rules import apply_rules
 from triomq.client.pipeline.session_check import check_in_session
 from triomq.client.pipeline.spec_file import read_spec
+from triomq.client.pipeline.windows import totals_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -377,6 +378,18 @@ def window(**more: Any) -> WindowSpec:
     return WindowSpec(**{**given, **more})
 
 
+def test_a_window_may_use_columns_of_a_join(spark: Any, tmp_path: Path) -> None:
+    """The check accepts it, and the totals have the joined column."""
+    (cities := tmp_path / "cities.json").write_text('{"customer":"a","city":"x","share":0.5}\n')
+    join = JoinSpec(path=str(cities), format="json", on=("customer",))
+    by_city = window(group_by=("city",), totals={"part": "sum(amount * share)"})
+    assert check_in_session(spark, spec_in(tmp_path, joins=(join,), windows=(by_city,))) == []
+    at = "timestamp'2026-01-01 00:30:00' AS mq_time"
+    rows = spark.range(4).selectExpr(at, "'a' AS customer", "cast(id AS double) AS amount")
+    (total,) = totals_of(apply_joins(rows, [join]), by_city).collect()
+    assert (total.city, total.part) == ("x", 3.0)
+
+
 def test_mistakes_in_sql_and_columns_are_found_on_an_empty_frame(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -399,9 +412,6 @@ def test_mistakes_in_sql_and_columns_are_found_on_an_empty_frame(
         "windows": (window(group_by=("customer",), totals={"t": "sum(total)"}),),
     }
     assert found(**good) == []
-    (cities := tmp_path / "cities.json").write_text('{"customer":"a","city":"x"}\n')
-    joined = (join(path=str(cities)),)
-    assert found(joins=joined, windows=(window(group_by=("city",)),)) == []
     for more, key, said in (
         ({"rules": (Rule(check="amuont > 0"),)}, "rules[1].check", "`amuont` cannot be resolved"),
         ({"rules": (Rule(check="amount >"),)}, "rules[1].check", "Syntax error"),

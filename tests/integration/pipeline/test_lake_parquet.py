@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -18,9 +18,10 @@ from pyspark.sql import DataFrameWriter, Observation
 
 from tests.support.spark_peers import need_spark, open_session
 from triomq.client.pipeline import replay as replay_module
+from triomq.client.pipeline.batch import BatchWork
 from triomq.client.pipeline.checkpoints import RUN, rows_checkpoint
 from triomq.client.pipeline.core.errors import PipelineError
-from triomq.client.pipeline.core.origin import PLACE
+from triomq.client.pipeline.core.origin import PLACE, SOURCE_SCHEMA, with_origin
 from triomq.client.pipeline.core.spec import DecodeSpec, RunSpec, SourceSpec, Spec, TableSpec
 from triomq.client.pipeline.dead_letters import open_dead_letters
 from triomq.client.pipeline.replay import Replayed
@@ -265,6 +266,42 @@ def pipeline(folder: Path, sink: TableSpec, dead_letters: TableSpec) -> Spec:
         dead_letters=dead_letters,
         run=RunSpec(checkpoint=str(folder / "checkpoint")),
     )
+
+
+def test_a_batch_caches_one_frame_and_a_good_one_has_fewer_jobs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decoded rows are cached, since they are counted and written; nothing else is."""
+    made = pipeline(tmp_path, spec(tmp_path / "lake"), spec(tmp_path / "dead"))
+    checkpoint = rows_checkpoint(made.run.checkpoint)
+    sink, dead = (
+        open_table(spark, made.sink, checkpoint),
+        open_dead_letters(spark, made, checkpoint),
+    )
+    work = BatchWork(spec=made, sink=sink, dead_letters=dead)
+    cached = []
+    frames: Any = type(spark.range(0))
+    persist = frames.persist
+    monkeypatch.setattr(
+        frames, "persist", lambda each, *a: cached.append(each) or persist(each, *a)
+    )
+
+    def jobs_of(batch: int, *bodies: bytes) -> int:
+        spark.sparkContext.setJobGroup(f"batch {batch}", "")
+        now = datetime(2026, 1, 1)
+        rows = [
+            ("t", "b", 0, 10 * batch + number, now, now, None, None, {}, bytearray(body))
+            for number, body in enumerate(bodies)
+        ]
+        work.take(with_origin(spark.createDataFrame(rows, SOURCE_SCHEMA)), batch)
+        assert len(cached) == batch + 1
+        assert not cached[-1].is_cached
+        return len(spark.sparkContext.statusTracker().getJobIdsForGroup(f"batch {batch}"))
+
+    first, good, bad = jobs_of(0, b"a", b"b"), jobs_of(1, b"c", b"d"), jobs_of(2, b"e", b"\xff")
+    assert 0 < good < first, "the first one replaces what an earlier run has left"
+    assert good < bad
+    assert sorted(row.value for row in sink.read().collect()) == ["a", "b", "c", "d", "e"]
 
 
 @pytest.mark.loss
