@@ -1,5 +1,6 @@
-"""Faults inside the micro-batches of Spark queries: runs of ``make spark-chaos``, one of each kind,
-and a stream that is killed five times while it writes to a topic.
+"""Faults inside the micro-batches of Spark queries: runs of ``make spark-chaos``, one of each kind
+(most kinds take turns in CI, by the day of the newest commit), and a stream that is killed five
+times while it writes to a topic.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import attrs
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tests.pythons import day_of_the_newest_commit
 from tests.spark_chaos.broken_source import ForgetfulDataSource
 from tests.spark_chaos.chaos_campaign import ChaosCampaign, ChaosFound
 from tests.spark_chaos.judge import SentMessage, WrittenRow, complaints, judge_sink
@@ -30,18 +32,20 @@ ROWS_OF_KIND = {
     "compaction beside a pipeline": ("204a", "204c"),
     "backfill beside a pipeline": ("206b",),
 }
-OF_A_NIGHT = {
-    "batch 0 killed",
-    "broker killed and back",  # as test_a_broker_that_restarts_does_not_block_the_query
-    "broker late",
-    "broker removed",
-    "queues grown",
-    "topic recreated larger",
-    "topic recreated smaller",
-    "retention beside a pipeline",
-    "backfill beside a pipeline",
-}
-"""The kinds that a driver's or a topic's other kinds resemble; ``make nightly`` plays all."""
+ALWAYS = ("driver killed", "failover")
+"""The kinds of every run of CI: no other test proves all of their clauses."""
+IN_TURNS = tuple(kind for kind in KINDS if kind not in ALWAYS)
+IN_TURNS_A_DAY = 2
+
+
+def kinds_of(day: int) -> tuple[str, ...]:
+    """Return the kinds that CI plays on a day; ``make nightly`` plays all."""
+    first = IN_TURNS_A_DAY * day
+    turn = [IN_TURNS[(first + place) % len(IN_TURNS)] for place in range(IN_TURNS_A_DAY)]
+    return *ALWAYS, *turn
+
+
+OF_TODAY = kinds_of(day_of_the_newest_commit())
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def run_of(number: int) -> Any:
     kind = draw(SEED, number).kind
     rows = ROWS_OF_KIND.get(kind)
     marks = [pytest.mark.feature(*rows)] if rows else []
-    if kind in OF_A_NIGHT:
+    if kind not in OF_TODAY:
         marks.append(pytest.mark.nightly)
     return pytest.param(number, id=kind.replace(" ", "-"), marks=marks)
 
@@ -162,6 +166,12 @@ def test_the_judge_of_the_sink(by_origin: dict[str, list[str]], words: str | Non
     found = judge_sink(["a", "b"], by_origin).complaints
     assert len(found) == (words is not None)
     assert words is None or found[0].startswith(words)
+
+
+def test_a_week_of_ci_plays_every_kind() -> None:
+    played = [kinds_of(day) for day in range(20_000, 20_006)]
+    assert {kind for kinds in played for kind in kinds} == set(KINDS)
+    assert all(len(set(kinds)) == 4 for kinds in played), "two more than always"
 
 
 def test_every_variant_of_every_kind_is_drawn() -> None:
