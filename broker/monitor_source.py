@@ -156,10 +156,7 @@ class BrokerSource:
         if services.quotas is not None:
             yield quota_figures(services.quotas)
         pushed = self.services.pushed
-        yield family(
-            "triomq_replies_total",
-            by_label("outcome", pushed.outcomes),
-        )
+        yield family("triomq_replies_total", by_label("outcome", pushed.outcomes))
         yield family("triomq_replies_waiting", len(pushed))
         yield from self._transactions()
         if self._timed is not None:
@@ -182,10 +179,7 @@ class BrokerSource:
             "removed": compactor.removed_total,
             "without a key": sum(queue.skipped for queue in queues),
         }
-        yield family(
-            "triomq_compaction_messages_total",
-            by_label("outcome", outcomes),
-        )
+        yield family("triomq_compaction_messages_total", by_label("outcome", outcomes))
         yield family("triomq_compaction_failures_total", [Sample(compactor.failures, {})])
 
     def _replication(self) -> Iterator[Family]:
@@ -221,14 +215,8 @@ class BrokerSource:
             return
         counts = checks.transactions.counts
         yield family("rocketmq_half_messages", len(checks.transactions.open.open))
-        yield family(
-            "rocketmq_commit_messages_total",
-            by_label("topic", counts.committed),
-        )
-        yield family(
-            "rocketmq_rollback_messages_total",
-            by_label("topic", counts.rolled_back),
-        )
+        yield family("rocketmq_commit_messages_total", by_label("topic", counts.committed))
+        yield family("rocketmq_rollback_messages_total", by_label("topic", counts.rolled_back))
         yield family(
             "rocketmq_finish_message_latency_milliseconds",
             [

@@ -281,14 +281,7 @@ def open_server(
         ),
         clients=Clients(services.clients, groups, topics, services.filters, live),
         locks=QueueLockRequests(services.locks),
-        topics=TopicRequests(
-            store,
-            known,
-            held,
-            services.registrar,
-            live,
-            config.broker_name,
-        ),
+        topics=TopicRequests(store, known, held, services.registrar, live, config.broker_name),
         groups=GroupRequests(known),
         consumption=Consumption(
             store,
@@ -351,8 +344,7 @@ def open_server(
         )
     if services.quotas is not None:
         server_config = attrs.evolve(
-            server_config,
-            request_hooks=(*server_config.request_hooks, QuotaCheck(services.quotas)),
+            server_config, request_hooks=(*server_config.request_hooks, QuotaCheck(services.quotas))
         )
     server = Server(
         server_config,

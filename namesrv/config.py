@@ -95,9 +95,7 @@ class NamesrvConfig:
         """Return the configuration of the controller's listening server. Raises: ConfigError."""
         return attrs.evolve(
             self.network.server_config(
-                self.listen_host,
-                self.controller.own_peer().port,
-                self.controller.pools(),
+                self.listen_host, self.controller.own_peer().port, self.controller.pools()
             ),
             port_setting="controllerDLegerPeers",
         )

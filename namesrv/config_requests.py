@@ -105,8 +105,7 @@ class ConfigRequests:
         Raises: Rejected if a value is not allowed.
         """
         current = Source(
-            "now",
-            tuple(starmap(Entry, render(self.config.current, secrets=True).items())),
+            "now", tuple(starmap(Entry, render(self.config.current, secrets=True).items()))
         )
         try:
             return load(NamesrvConfig, [current, wanted], NAMESRV_KEYS).config

@@ -51,9 +51,7 @@ def handler_table(
                 header=BrokerNameHeader,
             ),
             Handler(
-                code.ADD_WRITE_PERM_OF_BROKER,
-                routes.add_write_permission,
-                header=BrokerNameHeader,
+                code.ADD_WRITE_PERM_OF_BROKER, routes.add_write_permission, header=BrokerNameHeader
             ),
             Handler(code.PUT_KV_CONFIG, kv.put_kv, header=PutKvConfigHeader),
             Handler(code.GET_KV_CONFIG, kv.get_kv, header=KvConfigHeader),

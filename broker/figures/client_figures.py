@@ -14,11 +14,7 @@ from triomq.remoting.monitor.metrics import Family, Labels, Sample, family
 from triomq.remoting.protocol.codes import LanguageCode, version_name
 from triomq.remoting.server.connection import Connection
 
-CONSUME_MODES = {
-    "CONSUME_ACTIVELY": "pull",
-    "CONSUME_PASSIVELY": "push",
-    "CONSUME_POP": "pop",
-}
+CONSUME_MODES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 _LANGUAGES = {code.value: code.name.lower() for code in LanguageCode}
 
 

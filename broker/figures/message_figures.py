@@ -80,10 +80,7 @@ class MessageFigures:
         return family(name, samples, size=len(items))
 
     def _group_labels(self, key: str) -> dict[str, str]:
-        return {
-            **self._dead_letter_labels(key),
-            "is_retry": _truth(key.startswith(RETRY_PREFIX)),
-        }
+        return {**self._dead_letter_labels(key), "is_retry": _truth(key.startswith(RETRY_PREFIX))}
 
     def _dead_letter_labels(self, key: str) -> dict[str, str]:
         topic, _, group = key.partition("@")

@@ -37,8 +37,7 @@ def _revived(reviver: Reviver) -> Iterator[Family]:
         ],
     )
     yield family(
-        "rocketmq_pop_revive_out_message_total",
-        by_label("revive_message_type", reviver.read),
+        "rocketmq_pop_revive_out_message_total", by_label("revive_message_type", reviver.read)
     )
     yield family(
         "rocketmq_pop_revive_retry_messages_total",

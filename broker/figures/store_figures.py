@@ -87,8 +87,7 @@ class StoreFigures:
         yield family("triomq_replication_sends_refused_total", statistics.totals.puts_too_few)
         yield family("triomq_storage_time_steps_back_total", store.index_syncer.steps_back)
         yield family(
-            "triomq_storage_damaged_records_total",
-            by_label("topic", store.damaged.counts),
+            "triomq_storage_damaged_records_total", by_label("topic", store.damaged.counts)
         )
 
     def _watermarks(self) -> Iterator[Family]:

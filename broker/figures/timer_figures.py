@@ -105,7 +105,4 @@ class TimerFigures:
             "dropped": timers.dropped,
             "refused": timers.refused,
         }
-        yield family(
-            "triomq_timers_total",
-            by_label("outcome", outcomes),
-        )
+        yield family("triomq_timers_total", by_label("outcome", outcomes))

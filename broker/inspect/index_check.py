@@ -241,9 +241,7 @@ class IndexCheck:
                 )
             elif self._is_out_of_order(file, at):
                 self._bad_entry(
-                    file,
-                    number,
-                    f"points at {offset}, behind the message of the next entry",
+                    file, number, f"points at {offset}, behind the message of the next entry"
                 )
             elif offset < log_offset:
                 got.append((file, number, file.rows[at]))

@@ -44,9 +44,7 @@ RequireForBody: TypeAlias = Callable[[Request, JsonBody], None]
 
 
 def with_body(
-    require: RequireForBody | None,
-    cls: type[B],
-    handle: Callable[[Request, B], R | Awaitable[R]],
+    require: RequireForBody | None, cls: type[B], handle: Callable[[Request, B], R | Awaitable[R]]
 ) -> Callable[[Request], R | Awaitable[R]]:
     """Return a handler that decodes the body of a request, and calls ``handle`` with both.
 

@@ -123,8 +123,7 @@ class Recalls:
     def _handle(self, header: RecallMessageHeader, timers: Timers) -> RecallHandle:
         if self.pipeline.topics.find(header.topic) is None:
             raise Rejected(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"recall failed, the topic[{header.topic}] not exist",
+                ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"
             )
         try:
             handle = RecallHandle.decode(header.recall_handle)

@@ -291,8 +291,7 @@ class ReplicationSlave:
                         name="replication-commit",
                     )
                     await fenced(
-                        partial(self._receive, link, link_socket, nursery),
-                        nursery.cancel_scope,
+                        partial(self._receive, link, link_socket, nursery), nursery.cancel_scope
                     )
                 try:
                     # Keep the whole records that have come: the master may be gone.

@@ -71,9 +71,7 @@ class Controllers:
         async def ask(address: str, scope: trio.CancelScope) -> None:
             try:
                 answer = await self.caller.invoke(
-                    address,
-                    request(RequestCode.CONTROLLER_GET_METADATA_INFO),
-                    timeout=ASK_SECONDS,
+                    address, request(RequestCode.CONTROLLER_GET_METADATA_INFO), timeout=ASK_SECONDS
                 )
                 leader = answer.header(ControllerMetadataHeader).controller_leader_address
             except (RemotingError, RemoteProtocolError, ValueError):

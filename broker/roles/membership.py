@@ -28,11 +28,7 @@ from triomq.broker.roles.identity import IdentityFile
 from triomq.broker.store.opening import wall_clock_ms
 from triomq.remoting.core.errors import Rejected, RemotingError
 from triomq.remoting.core.log_limit import LogLimit
-from triomq.remoting.protocol.bodies.controller import (
-    ElectMasterBody,
-    SyncStateData,
-    SyncStateSet,
-)
+from triomq.remoting.protocol.bodies.controller import ElectMasterBody, SyncStateData, SyncStateSet
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, request
 from triomq.remoting.protocol.fastjson import dumps

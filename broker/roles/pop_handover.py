@@ -151,8 +151,7 @@ class PopHandover:
     async def _send_acks(self, address: str, acks: Sequence[tuple[Key, ActingAcks]]) -> None:
         for broker_name in {key[5] for key, _ in acks}:
             body = BatchAckBody(
-                broker_name,
-                [_batch_ack(key, each) for key, each in acks if key[5] == broker_name],
+                broker_name, [_batch_ack(key, each) for key, each in acks if key[5] == broker_name]
             )
             command = request(RequestCode.BATCH_ACK_MESSAGE, None, body.encode())
             answer = await self.caller.invoke(address, command, timeout=CALL_SECONDS)

@@ -45,11 +45,7 @@ from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import request
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.protocol.headers.offset import UpdateConsumerOffsetHeader
-from triomq.remoting.protocol.names import (
-    HALF_TOPIC,
-    OP_HALF_TOPIC,
-    TRANSACTION_GROUP,
-)
+from triomq.remoting.protocol.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 
 logger = logging.getLogger(__name__)
 

@@ -102,11 +102,7 @@ class Delivery(abc.ABC):
 
     async def _messages(self, level: int, offset: int) -> QueueMessages:
         return await self.delayed.store.messages(
-            SCHEDULE_TOPIC,
-            level - 1,
-            offset,
-            messages_max=BATCH_MESSAGES,
-            bytes_max=BATCH_BYTES,
+            SCHEDULE_TOPIC, level - 1, offset, messages_max=BATCH_MESSAGES, bytes_max=BATCH_BYTES
         )
 
     def _must_wait(self, level: int, error: Exception) -> None:

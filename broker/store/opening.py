@@ -230,14 +230,7 @@ async def load_store(
         flusher.on_flushed = indexer.index_confirmed
     current = checkpoint if recovered.trusted else attrs.evolve(checkpoint, mark=None)
     index_syncer = IndexSyncer(
-        files,
-        checkpoint_file,
-        flusher,
-        indexer,
-        health,
-        sync_limiter,
-        current,
-        clock,
+        files, checkpoint_file, flusher, indexer, health, sync_limiter, current, clock
     )
     memory = memory_bytes()
     reader = Reader(config, log, queues, key_index, memory * config.memory_percent_max // 100)

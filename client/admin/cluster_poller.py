@@ -326,8 +326,7 @@ class ClusterPoller:
         ask, now = self.polling.ask, time.time()
         topics = read_body(TopicTable, await ask(address, RequestCode.GET_ALL_TOPIC_CONFIG))
         groups = read_body(
-            SubscriptionGroupTable,
-            await ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
+            SubscriptionGroupTable, await ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         )
         backlog = None
         try:

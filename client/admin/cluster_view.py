@@ -279,10 +279,7 @@ def _get_rates(tables: Mapping[str, BrokerTables]) -> dict[str, float]:
 
 
 def _topic_row(
-    name: str,
-    configs: Mapping[str, TopicConfig],
-    servers: Collection[str],
-    get_rate: float | None,
+    name: str, configs: Mapping[str, TopicConfig], servers: Collection[str], get_rate: float | None
 ) -> TopicRow:
     perms = {config.perm for config in configs.values()}
     kinds = {config.attributes.get(MESSAGE_TYPE, "NORMAL") for config in configs.values()}

@@ -177,9 +177,7 @@ class AdminRequests:
         return await self.fan_out(addresses, lambda address: self.server(address, code, header))
 
     async def fan_out(
-        self,
-        addresses: Mapping[str, str] | Iterable[str],
-        call: Callable[[str], Awaitable[T]],
+        self, addresses: Mapping[str, str] | Iterable[str], call: Callable[[str], Awaitable[T]]
     ) -> Answers[T]:
         """Run ``call(address)`` for each address at the same time.
 

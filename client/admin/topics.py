@@ -84,8 +84,7 @@ async def delete(
     order = KvConfigHeader(namespace=ORDER_TOPIC_CONFIG, key=topic)
     await ask(namesrvs, RequestCode.DELETE_KV_CONFIG, order)
     return Answers(
-        {**at_brokers.values, **at_namesrvs.values},
-        {**at_brokers.failures, **at_namesrvs.failures},
+        {**at_brokers.values, **at_namesrvs.values}, {**at_brokers.failures, **at_namesrvs.failures}
     )
 
 

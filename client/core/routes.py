@@ -145,8 +145,7 @@ class KnownRoutes:
     def broker_at(self, address: str) -> str | None:
         """Return the name of the broker with this address, or None."""
         return next(
-            (name for name, members in self._addresses.items() if address in members.values()),
-            None,
+            (name for name, members in self._addresses.items() if address in members.values()), None
         )
 
     def publish(self, topic: str) -> tuple[MessageQueue, ...]:

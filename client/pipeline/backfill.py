@@ -91,11 +91,7 @@ class Backfill:
 
     def to_json(self) -> str:
         steps = [
-            {
-                "broker": step.broker,
-                "begins": nested(step.begins),
-                "ends": nested(step.ends),
-            }
+            {"broker": step.broker, "begins": nested(step.begins), "ends": nested(step.ends)}
             for step in self.steps
         ]
         return json.dumps(

@@ -141,10 +141,7 @@ COMMANDS: dict[str, tuple[str, tuple[PipelineOption, ...]]] = {
     ),
     "export-sdp": (
         "write the pipeline as a project for Spark Declarative Pipelines (spark-pipelines run)",
-        (
-            PipelineOption("folder", "folder of the project", {"metavar": "FOLDER"}),
-            FORCE,
-        ),
+        (PipelineOption("folder", "folder of the project", {"metavar": "FOLDER"}), FORCE),
     ),
 }
 FILE = PipelineOption("file", "the pipeline's file, TOML or YAML", {"metavar": "FILE"})

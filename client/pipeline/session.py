@@ -56,7 +56,7 @@ PACKAGES: dict[str, FormatPackage] = {
     "iceberg": FormatPackage(
         coordinates={"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
         settings={
-            EXTENSIONS: ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"),
+            EXTENSIONS: ("org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions")
         },
     ),
 }

@@ -130,12 +130,7 @@ async def run_proxy(
     ):
         calls = Calls(connector)
         finder = RouteFinder(
-            settings,
-            names,
-            lambda gone, added: None,
-            lambda topic: True,
-            calls,
-            FailureLog(logger),
+            settings, names, lambda gone, added: None, lambda topic: True, calls, FailureLog(logger)
         )
         cluster = RemoteCluster(
             connector,

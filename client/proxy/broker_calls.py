@@ -130,8 +130,7 @@ class BrokerCalls:
                 f"broker {broker_name} has no master now; start it, or use another broker",
             )
         raise Refused(
-            Code.BAD_REQUEST,
-            f"no broker has the name {broker_name[:60]!r}; query the route again",
+            Code.BAD_REQUEST, f"no broker has the name {broker_name[:60]!r}; query the route again"
         )
 
     async def call(

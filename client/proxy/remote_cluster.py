@@ -153,18 +153,10 @@ class RemoteCluster:
             ROUTE_ABSENCE_SECONDS,
         )
         self._topics = CachedLookUps(
-            "settings of topics",
-            self._ask_topic,
-            caches.topics_seconds,
-            caches.topics_max,
-            spawn,
+            "settings of topics", self._ask_topic, caches.topics_seconds, caches.topics_max, spawn
         )
         self._groups = CachedLookUps(
-            "settings of groups",
-            self._ask_group,
-            caches.groups_seconds,
-            caches.groups_max,
-            spawn,
+            "settings of groups", self._ask_group, caches.groups_seconds, caches.groups_max, spawn
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -76,11 +76,7 @@ class Observers:
             self.end(self.begin(some, polled=True), None)
 
     def begin(
-        self,
-        messages: Sequence[MessageView],
-        *,
-        elapsed: float = 0.0,
-        polled: bool = False,
+        self, messages: Sequence[MessageView], *, elapsed: float = 0.0, polled: bool = False
     ) -> ConsumeContext:
         """Begin a call; ``elapsed``: seconds since the application got the messages."""
         call = ConsumeContext(group=self.group, messages=messages, elapsed=elapsed, polled=polled)

@@ -164,11 +164,7 @@ class ReceivedMessage(MessageView):
         return ReceivedMessage(self._stored, self.owner)
 
     async def reply(
-        self,
-        body: bytes,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,
+        self, body: bytes, *, properties: Mapping[str, str] | None = None, timeout: float = 3.0
     ) -> None:
         """Answer a request, and return when the requester has the reply.
 

@@ -108,11 +108,7 @@ class Consumer(Lifetime, Generic[M]):
         settings = self.settings
         add_spans(self._observers, settings, broadcast=self._message_model == BROADCASTING)
         async with open_trace(
-            self.group,
-            "CONSUME",
-            self._namesrv,
-            settings.client,
-            consume_timeout=consume_timeout,
+            self.group, "CONSUME", self._namesrv, settings.client, consume_timeout=consume_timeout
         ) as trace:
             if trace is not None:
                 self._observers.consume_hooks = (*self._observers.consume_hooks, trace)

@@ -288,11 +288,7 @@ class Sender:
             raise SendTimeout(outgoing.topic, (), reason=reason)
 
     async def _send(
-        self,
-        outgoing: OutgoingMessage,
-        target: SendTarget | None,
-        code: int,
-        deadline: float,
+        self, outgoing: OutgoingMessage, target: SendTarget | None, code: int, deadline: float
     ) -> SendReceipt:
         topic = outgoing.topic
         destinations = self._topics.find(topic) or await self._find_destinations(topic, deadline)

@@ -12,12 +12,7 @@ from typing import TypeVar
 
 import attrs
 
-from triomq.client.spark.errors import (
-    PERMANENT_REFUSALS,
-    SourceError,
-    Unreachable,
-    refused_pull,
-)
+from triomq.client.spark.errors import PERMANENT_REFUSALS, SourceError, Unreachable, refused_pull
 from triomq.client.spark.name_servers import RouteReader, TopicAddresses
 from triomq.client.spark.offsets import Bounds, Offsets, Queue
 from triomq.client.spark.options import SourceOptions

@@ -83,10 +83,7 @@ def writable(topic: str, route: TopicRoute) -> TopicAddresses:
 
 
 def read_route(
-    topic: str,
-    answer: Command,
-    address: str,
-    part: Callable[[str, TopicRoute], TopicAddresses],
+    topic: str, answer: Command, address: str, part: Callable[[str, TopicRoute], TopicAddresses]
 ) -> TopicAddresses | None:
     """Return what is wanted of a route; None for an unknown topic. Raises: SourceError."""
     if answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -131,9 +128,7 @@ class RouteReader:
             self._connection = None
 
     def routes(
-        self,
-        topics: Sequence[str],
-        part: Callable[[str, TopicRoute], TopicAddresses] = readable,
+        self, topics: Sequence[str], part: Callable[[str, TopicRoute], TopicAddresses] = readable
     ) -> dict[str, TopicAddresses | None]:
         """Return the route of every topic, None for a topic that the name server does not know.
 

@@ -61,10 +61,7 @@ class RoleNotices:
 
         A broker that hangs delays nobody: each notice has its task, and a limit.
         """
-        async with (
-            Connector(self.connecting) as connector,
-            trio.open_nursery() as nursery,
-        ):
+        async with Connector(self.connecting) as connector, trio.open_nursery() as nursery:
             while True:
                 await self._wake.wait()
                 self._wake, names, self._names = trio.Event(), self._names, {}

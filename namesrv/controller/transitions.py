@@ -8,14 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from triomq.namesrv.controller.commands import (
-    AlterSet,
-    ApplyId,
-    Clean,
-    Command,
-    Elect,
-    Register,
-)
+from triomq.namesrv.controller.commands import AlterSet, ApplyId, Clean, Command, Elect, Register
 from triomq.namesrv.controller.state import FIRST_ID, ControllerState, Group, KnownBroker
 from triomq.remoting.core.errors import Rejected
 from triomq.remoting.protocol.codes import ResponseCode as Code
@@ -180,8 +173,7 @@ def _alter_set(state: ControllerState, proposal: AlterSet) -> ControllerState:
             f"{rejecting} the newSyncStateSet don't contains origin leader {{{group.master}}}",
         )
     return state.with_group(
-        name,
-        attrs.evolve(group, sync_set=proposal.ids, sync_set_epoch=group.sync_set_epoch + 1),
+        name, attrs.evolve(group, sync_set=proposal.ids, sync_set_epoch=group.sync_set_epoch + 1)
     )
 
 

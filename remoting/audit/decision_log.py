@@ -130,10 +130,7 @@ class DecisionLog:
                 queue.lost += lost + len(batch)
                 self.counts["failed"] += len(batch)
                 self.limit.warning(
-                    _log,
-                    "the audit log %s lost entries: %s",
-                    queue.file.path,
-                    explained(error),
+                    _log, "the audit log %s lost entries: %s", queue.file.path, explained(error)
                 )
             else:
                 self.counts["written"] += len(batch)

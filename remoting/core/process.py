@@ -85,9 +85,7 @@ def set_up_logging(
     number = logging.getLevelName(level.upper())
     if not isinstance(number, int):
         raise ConfigError(
-            "option --log-level",
-            f"unknown level {level}",
-            "use DEBUG, INFO, WARNING or ERROR",
+            "option --log-level", f"unknown level {level}", "use DEBUG, INFO, WARNING or ERROR"
         )
     handler: logging.Handler = logging.StreamHandler()
     if directory is not None:

@@ -37,9 +37,7 @@ _CUSTOMIZED_FROM = 2
 
 
 def merged_settings(
-    settings: pb.Settings,
-    group: SubscriptionGroupConfig | None,
-    own: MessagingSettings,
+    settings: pb.Settings, group: SubscriptionGroupConfig | None, own: MessagingSettings
 ) -> pb.Settings:
     """Return a client's settings with the server's values; what neither names stays as sent.
 

@@ -82,10 +82,7 @@ STORED: dict[int, Code] = {
 }
 """Answers of brokers that have stored the message."""
 _TRANSACTION = pb.MessageType.TRANSACTION
-_VERDICTS = {
-    pb.TransactionResolution.COMMIT: COMMIT,
-    pb.TransactionResolution.ROLLBACK: ROLLBACK,
-}
+_VERDICTS = {pb.TransactionResolution.COMMIT: COMMIT, pb.TransactionResolution.ROLLBACK: ROLLBACK}
 
 
 def send_header(sent: SentMessage, broker_name: str, queue_id: int) -> SendMessageHeader:

@@ -104,9 +104,7 @@ class TelemetryStreams:
         stream.cancel()
 
     async def _write_answers(
-        self,
-        commands: WaitingCommands,
-        answers: AnswerStream[TelemetryCommand],
+        self, commands: WaitingCommands, answers: AnswerStream[TelemetryCommand]
     ) -> None:
         while True:
             await answers.send(await commands.take())

@@ -33,10 +33,7 @@ from triomq.remoting.monitor.export_settings import ExportSettings
 from triomq.remoting.monitor.metrics import Family, Histogram, Labels, Sample
 
 UNITS = ("milliseconds", "seconds", "bytes")
-NAMES_WITH_UNITS = (
-    "rocketmq_storage_flush_behind_bytes",
-    "rocketmq_storage_dispatch_behind_bytes",
-)
+NAMES_WITH_UNITS = ("rocketmq_storage_flush_behind_bytes", "rocketmq_storage_dispatch_behind_bytes")
 """Java's instruments whose names contain the unit."""
 POINTS_PER_STEP = 500
 """They take about 3 ms."""

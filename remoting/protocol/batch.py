@@ -97,7 +97,6 @@ def _spans(data: bytes, count_max: int) -> list[tuple[int, int, int, int]]:
         position = stop
         if len(found) > count_max:
             raise BatchTooLong(
-                f"the batch has more than {count_max} messages",
-                "send them in several batches",
+                f"the batch has more than {count_max} messages", "send them in several batches"
             )
     return found

@@ -56,15 +56,7 @@ class FrameBuffer:
     After a FrameError the next frame cannot be found: every later ``feed`` raises the error again.
     """
 
-    __slots__ = (
-        "_error",
-        "_filled",
-        "_frame_bytes_max",
-        "_large",
-        "_needed",
-        "_pieces",
-        "_size",
-    )
+    __slots__ = ("_error", "_filled", "_frame_bytes_max", "_large", "_needed", "_pieces", "_size")
 
     def __init__(self, frame_max_bytes: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_max_bytes

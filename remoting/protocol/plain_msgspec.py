@@ -56,12 +56,7 @@ class Struct:
     __struct_fields__: tuple[str, ...]
 
     def __init_subclass__(
-        cls,
-        *,
-        eq: bool = True,
-        frozen: bool = False,
-        gc: bool = True,
-        kw_only: bool = False,
+        cls, *, eq: bool = True, frozen: bool = False, gc: bool = True, kw_only: bool = False
     ) -> None:
         super().__init_subclass__()
         attrs.define(cls, slots=False, eq=eq, frozen=frozen, kw_only=kw_only)

@@ -99,15 +99,7 @@ class LocalConnection:
             ended(connection)
 
         made.server_side = Connection(
-            sock,
-            0,
-            peer,
-            outboxes,
-            frames,
-            poller,
-            server_side_ended,
-            limit,
-            local=True,
+            sock, 0, peer, outboxes, frames, poller, server_side_ended, limit, local=True
         )
         return made
 

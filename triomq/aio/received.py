@@ -31,11 +31,7 @@ class AsyncioMessage(PortalMessage[AnyMessage]):
     _portal: AsyncioPortal[Any]
 
     async def reply(
-        self,
-        body: bytes,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,
+        self, body: bytes, *, properties: Mapping[str, str] | None = None, timeout: float = 3.0
     ) -> None:
         """Answer a request; see ``triomq.ReceivedMessage.reply``."""
         await call_in_loop(

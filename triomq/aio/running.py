@@ -41,10 +41,7 @@ class Probes(AsyncioLifetime[client.Probes]):
     """A ``triomq.Probes`` for asyncio, of objects of this package; see there."""
 
     def __init__(
-        self,
-        *clients: AsyncioLifetime[Any],
-        port: SupportsIndex,
-        host: str = "127.0.0.1",
+        self, *clients: AsyncioLifetime[Any], port: SupportsIndex, host: str = "127.0.0.1"
     ) -> None:
         targets: list[Any] = [getattr(each, "_target", each) for each in clients]
         super().__init__(client.Probes(*targets, port=port, host=host))

@@ -157,11 +157,7 @@ class PullConsumerBase(BlockingLifetime[client.PullConsumer]):
         return [ReceivedMessage(message, self._portal) for message in returned.take()]
 
     def latest(
-        self,
-        topic: str,
-        *,
-        keys_max: SupportsIndex = 1_000_000,
-        timeout: float | None = None,
+        self, topic: str, *, keys_max: SupportsIndex = 1_000_000, timeout: float | None = None
     ) -> dict[str, ReceivedMessage]:
         """Read a topic as a table: return key → its newest message.
 

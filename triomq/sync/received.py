@@ -20,11 +20,7 @@ class BlockingMessage(PortalMessage[AnyMessage]):
     retry: Callable[[], object]
 
     def reply(
-        self,
-        body: bytes,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,
+        self, body: bytes, *, properties: Mapping[str, str] | None = None, timeout: float = 3.0
     ) -> None:
         """Answer a request; see ``triomq.ReceivedMessage.reply``."""
         self._portal.call(None, self._target.reply, body, properties=properties, timeout=timeout)

@@ -327,11 +327,7 @@ class Acknowledgements:
         return end
 
     def _when_durable(
-        self,
-        requests: list[Request],
-        answers: list[Response | None],
-        stored: list[int],
-        end: int,
+        self, requests: list[Request], answers: list[Response | None], stored: list[int], end: int
     ) -> BatchResult:
         """Answer when the acknowledgements are as safe as messages of a producer.
 

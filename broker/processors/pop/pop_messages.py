@@ -48,11 +48,7 @@ from triomq.remoting.protocol.receipt_handle import (
     encode_starts,
 )
 from triomq.remoting.protocol.record import StoredMessage, encode_record
-from triomq.remoting.protocol.record_reader import (
-    decode_records,
-    queue_offsets,
-    split_records,
-)
+from triomq.remoting.protocol.record_reader import decode_records, queue_offsets, split_records
 from triomq.remoting.server.connection import Connection
 from triomq.remoting.server.requests import Deferred, Request, Response, Result
 

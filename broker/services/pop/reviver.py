@@ -147,11 +147,7 @@ class Reviver:
         topic = self.pops.revive_topic
         while queue.next_offset < self.pops.store.max_offset(topic, queue_id):
             found = await self.pops.store.messages(
-                topic,
-                queue_id,
-                queue.next_offset,
-                messages_max=READ_MESSAGES,
-                bytes_max=READ_BYTES,
+                topic, queue_id, queue.next_offset, messages_max=READ_MESSAGES, bytes_max=READ_BYTES
             )
             for message in found.messages:
                 record = read_revive_record(message)

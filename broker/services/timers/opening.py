@@ -63,10 +63,7 @@ async def open_timers(
         settings.precision_ms, settings.delay_max_seconds * 1000, settings.roll_window_slots
     )
     schedule = TimerSchedule(
-        rules,
-        check.read_ms,
-        passed_ms=check.passed_ms,
-        bounds=list(check.delivered),
+        rules, check.read_ms, passed_ms=check.passed_ms, bounds=list(check.delivered)
     )
     return Timers(
         store,

@@ -125,11 +125,7 @@ class Transactions:
         finished: set[int] = set()
         while True:
             found = await self.store.messages(
-                OP_HALF_TOPIC,
-                0,
-                self.open.op_end,
-                messages_max=LOAD_MESSAGES,
-                bytes_max=LOAD_BYTES,
+                OP_HALF_TOPIC, 0, self.open.op_end, messages_max=LOAD_MESSAGES, bytes_max=LOAD_BYTES
             )
             if found.next_offset <= self.open.op_end:
                 break

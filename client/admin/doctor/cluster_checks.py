@@ -64,10 +64,7 @@ async def examine_cluster(values: Values) -> list[Finding]:
     @asynccontextmanager
     async def open_admin(addresses: Sequence[str]) -> AsyncIterator[Admin]:
         async with Admin(
-            addresses,
-            timeout_seconds=request_seconds(seconds),
-            tls=tls,
-            credentials=credentials,
+            addresses, timeout_seconds=request_seconds(seconds), tls=tls, credentials=credentials
         ) as admin:
             admin.limit_to(deadline - trio.current_time())
             yield admin

@@ -65,11 +65,7 @@ class CopySender:
             header = copy.header(queue.broker_name, queue.queue_id, now_ms())
             try:
                 answer = await self.admin.ask(
-                    left[queue],
-                    RequestCode.SEND_MESSAGE_V2,
-                    header,
-                    copy.body,
-                    *STATUS_OF_CODE,
+                    left[queue], RequestCode.SEND_MESSAGE_V2, header, copy.body, *STATUS_OF_CODE
                 )
                 place = read_header(SendMessageResponseHeader, answer)
             except TrioMQError as error:

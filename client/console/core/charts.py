@@ -25,9 +25,7 @@ def scale_top(value: float) -> float:
 
 
 def line_chart(
-    title: str,
-    lines: Sequence[tuple[str, Sequence[float | None]]],
-    times: Sequence[float] = (),
+    title: str, lines: Sequence[tuple[str, Sequence[float | None]]], times: Sequence[float] = ()
 ) -> Markup:
     """Return a chart of lines ``(label, values)``, all from the same times, the newest last.
 

@@ -14,13 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from triomq.client.admin.errors import ClusterNotFound, SubjectMissing, UserExists
 from triomq.client.console.core.catalogue import preferred_language
-from triomq.client.console.core.forms import (
-    LABELS,
-    FormFields,
-    FormInvalid,
-    fields_of,
-    read_form,
-)
+from triomq.client.console.core.forms import LABELS, FormFields, FormInvalid, fields_of, read_form
 from triomq.client.console.core.page_visit import Console, Page, PageVisit
 from triomq.client.core.errors import RouteNotFound, TrioMQError
 from triomq.remoting.core.printable import printable

@@ -95,21 +95,14 @@ async def with_id(admin: Admin, topic: str, message_id: str) -> FoundMessages:
 
 
 async def with_key(
-    admin: Admin,
-    topic: str,
-    key: str,
-    *,
-    unique: bool = False,
-    count: int = 64,
+    admin: Admin, topic: str, key: str, *, unique: bool = False, count: int = 64
 ) -> FoundMessages:
     """Return the messages with a key."""
     answers = await admin.query(topic, key, count=count, unique=unique)
     pairs = [(name, message) for name, some in answers.some().items() for message in some]
     pairs.sort(key=lambda pair: pair[1].store_timestamp, reverse=True)
     return FoundMessages(
-        messages=pairs[:count],
-        more=len(pairs) > count,
-        problems=problem_lines(answers),
+        messages=pairs[:count], more=len(pairs) > count, problems=problem_lines(answers)
     )
 
 

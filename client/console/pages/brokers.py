@@ -37,7 +37,4 @@ async def brokers(visit: PageVisit) -> Response:
     return visit.page("brokers.html")
 
 
-PAGES = (
-    Page("GET", "/", overview),
-    Page("GET", "/brokers", brokers),
-)
+PAGES = (Page("GET", "/", overview), Page("GET", "/brokers", brokers))

@@ -28,10 +28,7 @@ async def can(admin: Admin, options: Values) -> Result:
     )
     same_reason(answers)
     rows = [{"broker": address, **found} for address, found in answers.values.items()]
-    table = table_of(
-        rows,
-        {"Broker Addr": "broker", "Allowed": "allowed", "Why": "why"},
-    )
+    table = table_of(rows, {"Broker Addr": "broker", "Allowed": "allowed", "Why": "why"})
     document = {
         "user": name,
         "action": need.actions[0].text,

@@ -176,9 +176,7 @@ async def broker_status(admin: Admin, options: Values) -> Result:
         for key in sorted(status)
     ]
     return answered(
-        answers,
-        {"brokers": dict(answers.values)},
-        [Table(("Addr", "Name", "Value"), rows)],
+        answers, {"brokers": dict(answers.values)}, [Table(("Addr", "Name", "Value"), rows)]
     )
 
 

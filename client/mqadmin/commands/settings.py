@@ -94,12 +94,7 @@ async def update_controller_config(admin: Admin, options: Values) -> Result:
 
 
 async def change_setting(
-    admin: Admin,
-    options: Values,
-    addresses: Sequence[str],
-    code: RequestCode,
-    part: str,
-    line: str,
+    admin: Admin, options: Values, addresses: Sequence[str], code: RequestCode, part: str, line: str
 ) -> Result:
     """Change a setting of servers; ``part`` is their key in the document."""
     key, value = options.text("key"), options.text("value")

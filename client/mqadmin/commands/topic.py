@@ -154,9 +154,7 @@ async def topic_status(admin: Admin, options: Values) -> Result:
         },
     )
     return answered(
-        answers,
-        {"queues": queues, "topicPutTps": tps},
-        [table, "", f"Topic Put TPS: {tps:.2f}"],
+        answers, {"queues": queues, "topicPutTps": tps}, [table, "", f"Topic Put TPS: {tps:.2f}"]
     )
 
 
@@ -259,9 +257,7 @@ async def allocate(admin: Admin, options: Values) -> Result:
         [f"{', '.join(idle)} would get no queue: topic {topic} has {len(queues)}"] if idle else []
     )
     return Result(
-        document={"topic": topic, "result": document},
-        blocks=[table_of(rows, columns)],
-        notes=notes,
+        document={"topic": topic, "result": document}, blocks=[table_of(rows, columns)], notes=notes
     )
 
 

@@ -31,14 +31,7 @@ ID = Option(
     " first)",
 )
 BROKER_NAME = Option("-b, --brokerName NAME", "only what lies at this broker, by name")
-FILTERS: Sequence[Option] = (
-    FROM,
-    TO,
-    KEY,
-    TAG,
-    ID,
-    BROKER_NAME,
-)
+FILTERS: Sequence[Option] = (FROM, TO, KEY, TAG, ID, BROKER_NAME)
 SENDING: Sequence[Option] = (
     Option(
         "--limit N",
@@ -167,11 +160,7 @@ def sent_result(
         for message, topic, place in outcome.sent
     ]
     failed = [
-        {
-            "msgId": message.message_id,
-            "offsetMsgId": message.offset_message_id,
-            "reason": reason,
-        }
+        {"msgId": message.message_id, "offsetMsgId": message.offset_message_id, "reason": reason}
         for message, reason in outcome.failed
     ]
     go_on_ms = outcome.go_on_ms if outcome.left else found.go_on_ms

@@ -36,9 +36,7 @@ class Table:
 
 
 def table_of(
-    rows: Iterable[Mapping[str, object]],
-    columns: Columns,
-    spare: Sequence[str] = (),
+    rows: Iterable[Mapping[str, object]], columns: Columns, spare: Sequence[str] = ()
 ) -> Table:
     """Return a table of documents."""
     cells = [

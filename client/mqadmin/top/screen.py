@@ -88,9 +88,7 @@ def _cell(column: TopColumn, text: str) -> Text:
 class RowDetails(ModalScreen[None]):
     """All that is known about one row."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter,q", "dismiss", "Back"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q", "dismiss", "Back")]
     CSS = "RowDetails VerticalScroll { margin: 2 6; border: solid $primary; background: $surface; }"
 
     def __init__(self, lines: Sequence[str]) -> None:

@@ -56,10 +56,7 @@ def schema_tree(path: str) -> Mapping[str, object]:
         shape = '{"type": "struct", "fields": [{"name": …, "type": …, "nullable": true}, …]}'
         raise SchemaError(path, "it is not a schema", f"it must be {shape}")
     check_names(path, [field["name"] for field in fields])
-    return {
-        **tree,
-        "fields": [{"nullable": True, "metadata": {}, **field} for field in fields],
-    }
+    return {**tree, "fields": [{"nullable": True, "metadata": {}, **field} for field in fields]}
 
 
 def file_bytes(path: str) -> bytes:

@@ -34,11 +34,7 @@ Validator = Callable[[object, object, Any], None]
 
 
 def spec_key(
-    meaning: str,
-    default: object = attrs.NOTHING,
-    *,
-    valid: Validator | None = None,
-    **more: bool,
+    meaning: str, default: object = attrs.NOTHING, *, valid: Validator | None = None, **more: bool
 ) -> Any:
     """Return the field of a key. ``meaning``: as the documentation shows it. ``more``: marks.
 
@@ -109,11 +105,7 @@ class SourceSpec:
             if self.pattern is not None
             else {"subscribe": ",".join(self.topics)}
         )
-        return {
-            "nameServer": self.name_server,
-            **chosen,
-            **resolved(self.options, environment),
-        }
+        return {"nameServer": self.name_server, **chosen, **resolved(self.options, environment)}
 
     def limit_options(self) -> dict[str, str]:
         """Return the option that limits a batch, unless the file limits it itself."""

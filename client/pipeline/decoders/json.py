@@ -68,10 +68,7 @@ class JsonDecoder:
     def decode(self, frame: DataFrame) -> DataFrame:
         """Return the frame with the fields of the objects as columns."""
         wrapper = StructType(
-            [
-                StructField(INNER, all_nullable(self.schema)),
-                StructField(CORRUPT, StringType()),
-            ]
+            [StructField(INNER, all_nullable(self.schema)), StructField(CORRUPT, StringType())]
         )
         text = sf.col(TEXT)
         whole = sf.concat(sf.lit(f'{{"{INNER}":'), text, sf.lit("}"))

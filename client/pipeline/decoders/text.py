@@ -22,9 +22,7 @@ class BytesDecoder:
 
     def decode(self, frame: DataFrame) -> DataFrame:
         """Return the frame with ``value`` and an empty ``mq_reason``."""
-        return frame.withColumns(
-            {COLUMN: sf.col(VALUE), REASON: sf.lit(None).cast("string")},
-        )
+        return frame.withColumns({COLUMN: sf.col(VALUE), REASON: sf.lit(None).cast("string")})
 
 
 @attrs.frozen

@@ -67,9 +67,7 @@ class ParquetTable:
     def append(self, frame: DataFrame, batch: int) -> None:
         """Add the rows of a batch. Raises: PipelineError if rows do not arrive; LockLost."""
         self._batches.append(
-            batch,
-            len(self._partition_by),
-            partial(self._write, frame, self._partition_by),
+            batch, len(self._partition_by), partial(self._write, frame, self._partition_by)
         )
 
     def upsert(self, frame: DataFrame, key: Sequence[str]) -> None:

@@ -163,11 +163,7 @@ class LeasedMessage(MessageView):
             self._leases.discard(self._lease)
 
     async def reply(
-        self,
-        body: bytes,
-        *,
-        properties: Mapping[str, str] | None = None,
-        timeout: float = 3.0,
+        self, body: bytes, *, properties: Mapping[str, str] | None = None, timeout: float = 3.0
     ) -> None:
         """Answer a request, and return when the requester has the reply; it settles nothing.
 

@@ -191,11 +191,7 @@ class PopRequests:
     async def dead_letter(self, lease: Lease, record: StoredMessage) -> None:
         """Move a message to the group's dead letters. Raises: ``TrioMQError``."""
         command = dead_letter_request(
-            self.group,
-            lease.topic,
-            lease.handle.broker_name,
-            record.log_offset,
-            record.message_id,
+            self.group, lease.topic, lease.handle.broker_name, record.log_offset, record.message_id
         )
         await self._call(lease, command)
         await self.acknowledge(lease)

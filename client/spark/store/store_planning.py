@@ -17,19 +17,10 @@ from triomq.client.spark.offsets import Bounds, Offsets, Queue
 from triomq.client.spark.positions import at_timestamps, resolve
 from triomq.client.spark.query_begin import times_of_queues
 from triomq.client.spark.store.log_files import LogFiles
-from triomq.client.spark.store.served_topics import (
-    BATCH_QUEUES,
-    QUEUES,
-    broker_name,
-    wanted_queues,
-)
+from triomq.client.spark.store.served_topics import BATCH_QUEUES, QUEUES, broker_name, wanted_queues
 from triomq.client.spark.store.stopped import check_stopped
 from triomq.client.spark.store.store_options import StoreOptions
-from triomq.client.spark.store.stored_queue import (
-    StoredEntry,
-    StoredQueue,
-    usual_file_bytes,
-)
+from triomq.client.spark.store.stored_queue import StoredEntry, StoredQueue, usual_file_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -222,9 +213,7 @@ def offset_at(queue: ReadableQueue, moment_ms: int, log: LogFiles) -> int:
     Raises: StoreFileDamaged.
     """
     number = queue.stored.first_not(
-        lambda entry: log.store_time(entry.log_offset) < moment_ms,
-        queue.first,
-        queue.end,
+        lambda entry: log.store_time(entry.log_offset) < moment_ms, queue.first, queue.end
     )
     if number == queue.end:
         return queue.bounds.end

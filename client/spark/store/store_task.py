@@ -149,10 +149,7 @@ class StoreTask:
         )
         if not (wanted | packed).all():
             wanted |= packed
-            self._skip_records(
-                places.only(~wanted),
-                "the record's offset is none of its queue's",
-            )
+            self._skip_records(places.only(~wanted), "the record's offset is none of its queue's")
             records, places, packed = records.only(wanted), places.only(wanted), packed[wanted]
         if packed.any():
             return self._unwrapped(records, places)

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from triomq.namesrv.controller.raft.configuration import (
-    Configuration,
-    decode_configuration,
-)
+from triomq.namesrv.controller.raft.configuration import Configuration, decode_configuration
 from triomq.namesrv.controller.raft.messages import EntryKind, LogEntry, RaftSnapshot
 
 

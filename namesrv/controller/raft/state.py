@@ -11,13 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from triomq.namesrv.controller.raft.events import (
-    Apply,
-    Persist,
-    RaftEffect,
-    Restore,
-    Send,
-)
+from triomq.namesrv.controller.raft.events import Apply, Persist, RaftEffect, Restore, Send
 from triomq.namesrv.controller.raft.log import RaftLog
 from triomq.namesrv.controller.raft.messages import (
     AnyRaftMessage,

@@ -84,11 +84,7 @@ def changed_handle(
 
 
 def dead_letter_request(
-    group: str,
-    origin_topic: str,
-    broker_name: str,
-    log_offset: int,
-    message_id: str | None = None,
+    group: str, origin_topic: str, broker_name: str, log_offset: int, message_id: str | None = None
 ) -> Command:
     """Return the request that stores a copy of a message as a dead letter of its group."""
     header = SendBackHeader(
