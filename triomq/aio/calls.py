@@ -184,13 +184,18 @@ def awaited(method: Callable[Concatenate[S, P], Awaitable[R]]) -> Counterparts[S
 
 
 def called(method: Callable[Concatenate[S, P], R]) -> Counterparts[S, P, R]:
-    """Return the method for asyncio that calls a plain method of the target in its loop."""
+    """Return the method for asyncio that calls a plain method of the target in its loop.
+
+    The portal recognizes ``in_loop`` and needs no task for such a call.
+    """
 
     @functools.wraps(method)
-    async def call(target: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await in_loop(method, target, *args, **kwargs)
+    async def call(self: Counterpart[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        run: Callable[..., Awaitable[R]] = in_loop
+        return await call_in_loop(self._portal, run, method, self._target, *args, **kwargs)
 
-    return awaited(call)
+    call.__doc__ = (method.__doc__ or "").partition("\n\n")[0]
+    return call
 
 
 class HandlerCall(Generic[R]):

@@ -8,13 +8,15 @@ from __future__ import annotations
 import inspect
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import triomq
 from triomq import aio, sync
+from triomq.aio import calls
+from triomq.client.core.portal import in_loop
 
 ROOT = Path(__file__).parents[4]
 NAMES = (
@@ -113,6 +115,25 @@ def test_objects_have_the_same_properties(interface: ModuleType, name: str) -> N
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_constructors_have_the_same_parameters(interface: ModuleType, name: str) -> None:
     assert inspect.signature(getattr(interface, name)) == inspect.signature(getattr(triomq, name))
+
+
+@pytest.mark.parametrize("name", NAMES[:5])
+async def test_asyncio_runs_plain_methods_without_a_task(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The portal calls the function behind ``in_loop`` at once; a task for it is twice the cost."""
+    functions: list[object] = []
+
+    async def note(portal: object, function: object, *args: object) -> None:
+        functions.append(function)
+
+    monkeypatch.setattr(calls, "call_in_loop", note)
+    original, mirror = methods(getattr(triomq, name)), methods(getattr(aio, name))
+    for method in original.keys() & mirror.keys():
+        if mirror[method].__code__.co_name == "call":  # made by `awaited` or `called`
+            await mirror[method](SimpleNamespace(_portal=None, _target=None))
+            waits = inspect.iscoroutinefunction(original[method])
+            assert functions.pop() is (original[method] if waits else in_loop), method
 
 
 @both
