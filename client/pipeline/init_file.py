@@ -40,7 +40,7 @@ path = {dead_letters}
 
 [sink]
 path = {lake}
-kind = "parquet"                # or "delta" (Spark 4.2), "iceberg" (Spark 4.1)
+kind = "parquet"                # or "delta" (Spark 4.2)
 keep_days = 365                 # `mqpipeline compact` deletes older days
 
 # [[windows]]

@@ -41,6 +41,8 @@ class FormatPackage:
     """with Spark's extension, the class by which a session is asked whether it has the package"""
 
 
+SPARK_LEAST = "4.2"
+"""which has what ``stream_reader`` needs"""
 EXTENSIONS = "spark.sql.extensions"
 PACKAGES: dict[str, FormatPackage] = {
     "delta": FormatPackage(
@@ -74,13 +76,22 @@ def coordinates_of(kind: str, spark: str) -> str:
     """Return the package of a kind of table for a version of Spark. Raises: SessionError."""
     version = ".".join(spark.split(".")[:2])
     known = PACKAGES[kind].coordinates
-    if version not in known:
+    if version in known:
+        return known[version]
+    text = f"no package of {kind} is known for Spark {version} (known: {' or '.join(known)})"
+    if all(numbers(each) < numbers(SPARK_LEAST) for each in known):
         raise SessionError(
-            f"no package of {kind} is known for Spark {version} (known: {' or '.join(known)});"
-            " install that version of pyspark, or name the package in [run] options as"
-            " spark.jars.packages"
+            f"{text}, and a pipeline needs Spark {SPARK_LEAST} or newer to read topics; use a table"
+            " of kind parquet, or name a package in [run] options as spark.jars.packages"
         )
-    return known[version]
+    raise SessionError(
+        f"{text}; install that version of pyspark, or name the package in [run] options as"
+        " spark.jars.packages"
+    )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def session_settings(spec: Spec) -> dict[str, str]:

@@ -42,9 +42,9 @@ def main() -> int:
     parser.add_argument("--only", type=int, metavar="NUMBER", help="this one run of the seed")
     parser.add_argument(
         "--lake",
-        choices=("parquet", "delta", "iceberg"),
+        choices=("parquet", "delta"),
         default="parquet",
-        help="the tables of pipelines; delta and iceberg: only runs with pipelines (parquet)",
+        help="the tables of pipelines; delta: only runs with pipelines (parquet)",
     )
     parser.add_argument(
         "--broken",

@@ -249,7 +249,7 @@ class TableSpec:
 
     kind: TableKind = spec_key(
         "what the table is; `topic` if a topic is given. `delta` needs Spark 4.2 (`pip install"
-        " 'triomq[delta]'`), `iceberg` Spark 4.1, installed by hand",
+        " 'triomq[delta]'`), `iceberg` has no package yet for a Spark that reads topics",
         "parquet",
     )
     path: str | None = spec_key(

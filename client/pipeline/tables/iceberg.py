@@ -1,7 +1,8 @@
 """How does an Iceberg table take a batch once? Its snapshots name the batch that they added.
 
-Iceberg 1.12 needs Spark 4.1; ``session.py`` has the package of each version. A table is a folder:
-its catalog is the folder above.
+Iceberg 1.12 needs Spark 4.1, which cannot read topics as a stream: only tests write such tables so
+far. ``session.py`` has the package of each version. A table is a folder: its catalog is the folder
+above.
 """
 
 from __future__ import annotations

@@ -5,11 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from triomq.client.spark.columns import check_schema, schema_for
-from triomq.client.spark.errors import OptionError
+from triomq.client.spark.errors import OptionError, SourceError
 from triomq.client.spark.options import parse_options
 from triomq.client.spark.shipped import Shipped
 
@@ -39,9 +40,17 @@ class RocketMQDataSource(DataSource, metaclass=Shipped):
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802
         """Check options and schema, and return the reader of a stream.
 
-        Raises: OptionError.
+        Raises: OptionError; SourceError for a PySpark that is too old for streams.
         """
-        from triomq.client.spark.stream_reader import RocketMQStreamReader  # start-up time
+        try:
+            from triomq.client.spark.stream_reader import RocketMQStreamReader  # start-up time
+        except ModuleNotFoundError as error:
+            if error.name != "pyspark.sql.streaming.datasource":
+                raise
+            raise SourceError(
+                f"streams need PySpark 4.2 or newer, and this is {pyspark.__version__}; install a"
+                " newer one"
+            ) from None
 
         options = parse_options(self._plain_options(), streaming=True, query=self._query)
         check_schema(schema)

@@ -63,13 +63,14 @@ class NoPackages:
 
 
 @pytest.mark.parametrize(
-    ("version", "said"),
+    ("kind", "version", "said"),
     [
-        ("4.2.1", "start it with --packages io.delta:delta-spark_4.2_2.13:4.4.0, or"),
-        ("4.3.0", r"no package of delta is known for Spark 4\.3 \(known: 4\.2\); install"),
+        ("delta", "4.2.1", "start it with --packages io.delta:delta-spark_4.2_2.13:4.4.0, or"),
+        ("delta", "4.3.0", r"no package of delta is known for Spark 4\.3 \(known: 4\.2\); install"),
+        ("iceberg", "4.2.0", r"\(known: 4\.1\), and a pipeline needs Spark 4\.2 or newer"),
     ],
 )
-def test_a_session_is_told_only_what_its_spark_can_load(version: str, said: str) -> None:
+def test_a_session_is_told_only_what_its_spark_can_load(kind: str, version: str, said: str) -> None:
     session: Any = NoPackages(version)
     with pytest.raises(SessionError, match=said):
-        check_session(session, spec("delta"))
+        check_session(session, spec(kind))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
+from triomq.client.spark.errors import SourceError
 from triomq.client.spark.partitions import TaskReader
 from triomq.client.spark.sources.source import RocketMQDataSource
 from triomq.client.spark.zip_file import write_zip
@@ -63,6 +64,18 @@ def test_pickles_of_python_name_the_class() -> None:
     for cls in (RocketMQDataSource, TaskReader):
         assert pickle.loads(pickle.dumps(cls)) is cls
         assert cloudpickle.loads(cloudpickle.dumps(cls)) is cls
+
+
+def test_a_stream_names_the_pyspark_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark 4.1 lacks a module; batch queries do not need it."""
+    monkeypatch.delitem(sys.modules, "triomq.client.spark.stream_reader", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
+    source = RocketMQDataSource({"nameServer": "ns1:9876", "subscribe": "orders"})
+    with pytest.raises(
+        SourceError, match=r"need PySpark 4\.2 or newer, and this is \d+\.\d+\.\d+;"
+    ):
+        source.streamReader(source.schema())
+    assert source.reader(source.schema())
 
 
 @pytest.mark.parametrize(
