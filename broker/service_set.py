@@ -13,6 +13,7 @@ from triomq.broker.config import BrokerConfig, BrokerRole
 from triomq.broker.processors.clients import notify_members_changed
 from triomq.broker.roles.role import Role
 from triomq.broker.services.access_table import AccessTable, open_access_table
+from triomq.broker.services.clock_marks import ClockMarks, open_clock_marks
 from triomq.broker.services.cold_pulls import ColdPulls
 from triomq.broker.services.delay import DelayedMessages, open_delayed_messages
 from triomq.broker.services.filters import ConsumerFilters, open_consumer_filters
@@ -97,6 +98,7 @@ class ServiceSet:
     """None on a slave that never acts, and with timerWheelEnable=false."""
     reviver: Reviver | None
     """On a master with ``pops``."""
+    clock_marks: ClockMarks
     acting_records: ActingRecords | None
     """On a slave, and on a master that was one; None with timerWheelEnable=false."""
     access: AccessTable
@@ -133,7 +135,9 @@ class ServiceSet:
         """Make what a slave does about POP while it acts; None without POP."""
         if self.pops is None or self.acting_records is None:
             return None
-        return ActingReviver(self.pops, self.acting_records, self.topics, self.groups, sender)
+        return ActingReviver(
+            self.pops, self.acting_records, self.topics, self.groups, sender, self.clock_marks
+        )
 
     async def restore_pops(self) -> None:
         """Move positions of POP to where check points say, before a task saves the offsets.
@@ -148,7 +152,7 @@ class ServiceSet:
                 use_positions(pops, records)
             return
         await restore_positions(pops)
-        await restore_flights(pops)
+        await restore_flights(pops, self.clock_marks)
         pops.note_covered()
         if records is not None:
             await take_over_records(pops, records)
@@ -249,6 +253,8 @@ def open_services(
         keep_dead_ms=config.keep_filters_ms,
         connected=clients.table.consumers.__contains__,
     )
+    marks = open_clock_marks(directory, store.disk)
+    marks.note(wall_clock_ms(), store.log.last_timestamp, store.appended.value)
     delayed = open_delayed_messages(
         directory,
         store,
@@ -257,6 +263,7 @@ def open_services(
         wall_clock_ms,
         forward_only=slave and config.replication.acting_master,
         replicated=slave,
+        marks=marks,
     )
     delayed.start_clock()
     held = HeldPulls()
@@ -328,6 +335,7 @@ def open_services(
         held_pops=held_pops,
         pops=pops,
         reviver=reviver,
+        clock_marks=marks,
         acting_records=records,
         access=access,
         plain_acl=plain_acl,

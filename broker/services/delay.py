@@ -18,6 +18,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from triomq.broker.services.clock_marks import ClockMarks
 from triomq.broker.services.delay_slots import DelaySlots
 from triomq.broker.services.delay_times import ArrivalTimes
 from triomq.broker.services.persisted import PersistedTable, Version, encode_pretty, load_table
@@ -40,7 +41,8 @@ class DelayedMessages(PersistedTable):
 
     ``offsets``: level -> next entry of its queue to deliver. ``forward_only``: ignore progress of
     the master that is behind this broker's; set on a slave that may act for its master.
-    ``replicated``: the messages come from a master.
+    ``replicated``: the messages come from a master. ``marks``: since when those count that were
+    stored before the start, at a time that the clock has not reached.
     """
 
     store: MessageStore
@@ -50,6 +52,7 @@ class DelayedMessages(PersistedTable):
     clock_ms: Callable[[], int]
     forward_only: bool = False
     replicated: bool = False
+    marks: ClockMarks | None = None
     offsets: dict[int, int] = attrs.field(factory=dict)
     _times: dict[int, ArrivalTimes] = attrs.field(factory=dict, init=False)
     _arrivals: dict[int, trio.Event] = attrs.field(factory=dict, init=False)
@@ -111,9 +114,10 @@ class DelayedMessages(PersistedTable):
 
     def wait_of(self, level: int, message: StoredMessage) -> float:
         """Return the seconds until a message of a level is due; 0 or less: it is due."""
-        return self._times[level].wait(
-            message.queue_offset, message.store_timestamp, self.clock_ms(), trio.current_time()
-        )
+        times, stored_ms = self._times[level], message.store_timestamp
+        if self.marks is not None and message.queue_offset < times.known_from:
+            stored_ms = self.marks.since(stored_ms, message.log_offset, times.wall_ms)
+        return times.wait(message.queue_offset, stored_ms, self.clock_ms(), trio.current_time())
 
     def advance(self, level: int, offset: int, log_end: int = 0) -> None:
         """Record that the entries below ``offset`` are delivered.
@@ -217,6 +221,7 @@ def open_delayed_messages(
     *,
     forward_only: bool = False,
     replicated: bool = False,
+    marks: ClockMarks | None = None,
 ) -> DelayedMessages:
     """Load the progress, or begin with each level's first message. Raises: DamagedTable, OSError.
 
@@ -235,6 +240,7 @@ def open_delayed_messages(
         clock_ms,
         forward_only,
         replicated,
+        marks,
         dict(loaded.offset_table),
         gather_seconds=SAVE_SECONDS,
     )

@@ -15,8 +15,10 @@ import attrs
 import msgspec
 import trio
 
+from triomq.broker.services.clock_marks import ClockMarks
 from triomq.broker.services.pop.acting_records import ActingPoint, ActingRecords
-from triomq.broker.services.pop.pops import NOT_ACTING, Pops
+from triomq.broker.services.pop.pops import NOT_ACTING, Pops, make_ack
+from triomq.broker.services.pop.restored_flights import LaterPop, begin_again, later_pops
 from triomq.broker.services.pop.restoring import restore_positions
 from triomq.broker.services.pop.revive_records import read_revive_record
 from triomq.broker.services.pop.reviver import RETRY_SECONDS, retry_topic
@@ -53,6 +55,7 @@ class ActingReviver:
     topics: Topics
     groups: SubscriptionGroups
     sender: RemoteSender | None
+    marks: ClockMarks
     revived: int = attrs.field(default=0, init=False)
     _limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
@@ -80,6 +83,7 @@ class ActingReviver:
         records.decided.clear()
         for queue_id in range(pops.settings.revive_queues):
             await self._read(queue_id)
+        await self._begin_later()
         pops.closed = ""
         logger.info("POP is served: %d check points of the master are open", len(records.points))
         try:
@@ -112,6 +116,27 @@ class ActingReviver:
                     self.records.find_point(record, queue_id, read=True)
                 elif record is not None:
                     self.records.find_ack(record)
+
+    async def _begin_later(self) -> None:
+        """Let what was popped at a time that the own clock has not reached come again in time: the
+        timers would bring it when that clock gets there.
+        """
+        pops, records, marks, now = self.pops, self.records, self.marks, self.pops.clock_ms()
+        newest_ms, log_end = pops.store.log.last_timestamp, pops.store.appended.value
+        await trio.to_thread.run_sync(marks.note, now, newest_ms, log_end)
+        places = {}
+        for later in await later_pops(pops, now):
+            records.find_point(later.point, later.revive_queue, read=False)
+            if later.gone:
+                records.find_ack(make_ack(later.point.key, sorted(later.gone)))
+            places[later.point.key] = later.log_offset
+        for key, known in records.points.items():
+            point = known.point
+            if point.pop_time > now and key not in pops.in_flight:
+                log_offset = places.get(key, (point.log_end or 0) - 1)
+                gone = set(point.offsets) - known.left
+                later = LaterPop(point, known.revive_queue, log_offset, gone)
+                begin_again(pops, marks, later, now)
 
     async def _end_flights(self) -> None:
         """Note what is over by the steady clock. Checkpoint: maybe."""

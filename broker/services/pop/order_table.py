@@ -63,16 +63,19 @@ def open_order_table(
 ) -> OrderTable:
     """Load the table. Raises: DamagedTable.
 
-    A pop that the clock calls later than now began now: its queue waits for its invisible time.
+    A pop that the clock calls later than now begins again: ``OrderedPop.restart``.
     """
     path = directory / "consumerOrderInfo.json"
     loaded = load_table(path, OrderedPopTable.decode) or OrderedPopTable()
-    pops = {}
+    pops, changed = {}, False
     for name, queues in loaded.table.items():
         topic, _, group = name.partition("@")
         for queue_id, body in queues.items():
             info = OrderedPop.decode(body)
             if info is not None and group:
-                info.begun = steady() - max(0, clock_ms() - info.pop_time) / 1000
+                changed = info.restart(steady(), clock_ms()) or changed
                 pops[group, topic, queue_id] = info
-    return OrderTable(path, steady, pops, gather_seconds=GATHER_SECONDS)
+    table = OrderTable(path, steady, pops, gather_seconds=GATHER_SECONDS)
+    if changed:
+        table.touch()
+    return table

@@ -43,6 +43,28 @@ class OrderedPop:
     """Acknowledged offsets that the last pop, which wanted fewer messages, has not read."""
     begun: float = 0.0
     """The steady clock at ``pop_time``, in seconds."""
+    since: int | None = None
+    """The wall time of the first start that called ``pop_time`` later than now (ms)."""
+
+    def restart(self, steady: float, wall_ms: int) -> bool:
+        """Go on after a start; return whether ``since`` has changed.
+
+        A pop of a time that the clock has not reached begins again, but only once: it is over if
+        the clock was set back a second time.
+        """
+        before = self.since
+        if self.pop_time <= wall_ms:
+            self.since = None
+        elif self.since is None:
+            self.since = wall_ms
+        elif self.since > wall_ms:
+            self.since = 0
+        if self.since == 0:
+            waited_ms = self.free_at(None) - self.pop_time
+        else:
+            waited_ms = wall_ms - (self.since or self.pop_time)
+        self.begun = steady - waited_ms / 1000
+        return self.since != before
 
     def now_ms(self, steady: float) -> int:
         """Return the time with which those of this pop compare: a wall clock that never jumps."""
@@ -129,6 +151,7 @@ class OrderedPop:
             bits=self.bits,
             attempt_id=self.attempt_id,
             done=sorted(self.done) or None,
+            since=self.since,
         )
 
     @classmethod
@@ -147,4 +170,5 @@ class OrderedPop:
             body.bits & ((1 << len(body.offsets)) - 1),
             body.last_ms,
             frozenset(body.done or ()),
+            since=body.since,
         )

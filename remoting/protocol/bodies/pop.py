@@ -127,6 +127,8 @@ class OrderedPopBody(JsonBody):
     attempt_id: str | None = named("a", default=None)
     done: list[int] | None = named("done", default=None)
     """Ours, Java ignores it: acknowledged offsets that the last pop did not read."""
+    since: int | None = named("since", default=None)
+    """Ours: when a start found the clock behind ``pop_time`` (ms)."""
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from triomq.broker.services.clock_marks import ClockMarks
 from triomq.broker.services.pop.acting_records import open_acting_records
 from triomq.broker.services.pop.acting_reviver import ActingReviver
 from triomq.broker.services.pop.in_flight import PopsInFlight
 from triomq.broker.services.pop.pop_settings import PopSettings
+from triomq.broker.store.io.disk import Disk
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.record import StoredMessage, encode_record
 from triomq.remoting.protocol.record_reader import decode_records
@@ -93,7 +95,7 @@ async def test_only_the_message_that_was_popped_comes_again(
     sender: Any = SimpleNamespace(send_to=send_to)
     records = open_acting_records(tmp_path)
     records.find_point(POINT, 3, read=False)
-    reviver = ActingReviver(pops, records, topics, groups, sender)
+    reviver = ActingReviver(pops, records, topics, groups, sender, ClockMarks(tmp_path, Disk()))
     for _ in range(2):  # what is decided is decided once
         assert await reviver._revive(sender)
         assert len(sent) == reviver.revived == comes_again
