@@ -23,7 +23,7 @@ from triomq.client.core.background import open_background, sole_error
 from triomq.client.core.broker_errors import shorten
 from triomq.client.core.call_queue import CallQueue
 from triomq.client.core.errors import CallTimeout, ForkDetected, NotRunning
-from triomq.client.core.portal_calls import Call, CallCancelled, CallTasks, F
+from triomq.client.core.portal_calls import AnyCall, Call, CallCancelled, CallTasks, F
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Portal(Generic[T]):
         self._body_failed = False
         self._stop_asked = False
         """may be set before the loop exists"""
-        self._calls: set[Call[Any]] = set()
+        self._calls: set[AnyCall] = set()
         """calls that the loop has not begun; each change is one operation and needs no lock"""
 
     # From outside
@@ -282,7 +282,7 @@ class Portal(Generic[T]):
         except _BodyFailed:
             pass
 
-    def _begin(self, call: Call[Any]) -> None:
+    def _begin(self, call: AnyCall) -> None:
         assert self._tasks is not None
         assert self._late is not None
         self._calls.discard(call)

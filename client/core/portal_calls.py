@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -79,15 +79,19 @@ class Call(Generic[F]):
             self.future.set_result(result)
 
 
+AnyCall: TypeAlias = Call[Any]
+"""A call whatever its result is: the loop only passes results on."""
+
+
 @attrs.define(eq=False)
 class CallTask:
     """A task that carries out one call after the other, each in the context of its caller."""
 
-    call: Call[Any] | None
+    call: AnyCall | None
     """the one at work, or the next one; None while it waits for one, so that it keeps no message"""
     task: trio.lowlevel.Task | None = None
 
-    def take(self) -> Call[Any]:
+    def take(self) -> AnyCall:
         """Return the call that has ended: a later cancellation concerns no other call."""
         call, self.call = self.call, None
         assert call is not None
@@ -102,7 +106,7 @@ class CallTasks:
     nursery: trio.Nursery
     _idle: list[CallTask] = attrs.field(factory=list, init=False)
 
-    def carry_out(self, call: Call[Any]) -> None:
+    def carry_out(self, call: AnyCall) -> None:
         """Carry a call out in a task. Checkpoint: never."""
         if self._idle:
             own = self._idle.pop()

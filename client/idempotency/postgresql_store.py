@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from triomq.client.core.errors import SettingsError
 from triomq.client.idempotency.claims import ATTEMPT_SECONDS, LEASE_SECONDS, RETENTION_SECONDS
@@ -10,6 +10,7 @@ from triomq.client.idempotency.sql_store import SqlOnceStore
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg.rows import TupleRow
 
 _DEFAULTS = {
     "application_name": "triomq-once",
@@ -18,7 +19,7 @@ _DEFAULTS = {
 }
 
 
-class PostgresqlOnceStore(SqlOnceStore["psycopg.Connection[Any]"]):
+class PostgresqlOnceStore(SqlOnceStore["psycopg.Connection[TupleRow]"]):
     """Claims and marks in a table of a PostgreSQL database; needs the extra ``postgresql``.
 
     With ``transaction=True`` the handler works in a transaction (READ COMMITTED) of the database.
@@ -69,17 +70,17 @@ class PostgresqlOnceStore(SqlOnceStore["psycopg.Connection[Any]"]):
         place = " ".join(f"{name}={given[name]}" for name in ("host", "dbname") if name in given)
         super().__init__(f"PostgreSQL {place}".rstrip(), lease, retention, table)
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> psycopg.Connection[TupleRow]:
         return self._psycopg.connect(self._conninfo, autocommit=True)
 
-    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
+    def _prepare(self, connection: psycopg.Connection[TupleRow]) -> None:
         if connection.execute("SELECT to_regclass(%s)", [self._table]).fetchone() == (None,):
             # Two consumers that create the same table at once would fail.
             connection.execute("SELECT pg_advisory_lock(hashtext(%s))", [self._table])
             super()._prepare(connection)
             connection.execute("SELECT pg_advisory_unlock(hashtext(%s))", [self._table])
 
-    def _limit(self, connection: psycopg.Connection[Any]) -> None:
+    def _limit(self, connection: psycopg.Connection[TupleRow]) -> None:
         lease = int(self.lease * 1000) + 1  # 0 would be no limit
         connection.execute(
             f"SET LOCAL lock_timeout = {lease};"
@@ -87,7 +88,7 @@ class PostgresqlOnceStore(SqlOnceStore["psycopg.Connection[Any]"]):
             f"SET LOCAL idle_in_transaction_session_timeout = {lease}"
         )
 
-    def _in_transaction(self, connection: psycopg.Connection[Any]) -> bool:
+    def _in_transaction(self, connection: psycopg.Connection[TupleRow]) -> bool:
         # Not INERROR: a COMMIT would roll back then, without an error.
         return connection.info.transaction_status == self._psycopg.pq.TransactionStatus.INTRANS
 
@@ -95,5 +96,5 @@ class PostgresqlOnceStore(SqlOnceStore["psycopg.Connection[Any]"]):
         errors = self._psycopg.errors
         return isinstance(error, errors.LockNotAvailable | errors.DeadlockDetected)
 
-    def _is_broken(self, connection: psycopg.Connection[Any]) -> bool:
+    def _is_broken(self, connection: psycopg.Connection[TupleRow]) -> bool:
         return connection.closed

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar
 
 import trio
 
@@ -97,12 +97,16 @@ class AsyncioPortal(Portal[T], trio.abc.Instrument):
             self.before_io_wait(0)
 
 
+AnyPortal: TypeAlias = AsyncioPortal[Any]
+"""A portal of any kind of object: what its context manager gives does not matter to calls."""
+
+
 class Answer(Generic[R]):
     """The outcome of a call, brought into the asyncio loop; several ``wait`` may follow."""
 
     __slots__ = ("_arrived", "_error", "_portal", "_result", "_waiting")
 
-    def __init__(self, portal: AsyncioPortal[Any]) -> None:
+    def __init__(self, portal: AnyPortal) -> None:
         self._portal = portal
         self._waiting: asyncio.Future[None] | None = None
         self._arrived = False
@@ -137,7 +141,7 @@ class Answer(Generic[R]):
 
 
 async def call_in_loop(
-    portal: AsyncioPortal[Any],
+    portal: AnyPortal,
     function: Callable[P, Awaitable[R]],
     *args: P.args,
     **kwargs: P.kwargs,
@@ -159,7 +163,7 @@ async def call_in_loop(
 class Counterpart(Protocol[S_co]):
     """An object for asyncio, and the object of ``triomq`` in the Trio loop that it stands for."""
 
-    _portal: AsyncioPortal[Any]
+    _portal: AnyPortal
 
     @property
     def _target(self) -> S_co: ...
@@ -201,7 +205,7 @@ def called(method: Callable[Concatenate[S, P], R]) -> Counterparts[S, P, R]:
 class HandlerCall(Generic[R]):
     """A call of the application's async function in the asyncio loop, from a task in Trio."""
 
-    def __init__(self, portal: AsyncioPortal[Any], coroutine: Coroutine[object, None, R]) -> None:
+    def __init__(self, portal: AnyPortal, coroutine: Coroutine[object, None, R]) -> None:
         self._portal, self._coroutine = portal, coroutine
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[R] | None = None
@@ -262,7 +266,7 @@ class HandlerCall(Generic[R]):
 
 
 async def call_in_asyncio(
-    portal: AsyncioPortal[Any], function: Callable[[A], Awaitable[R]], argument: A
+    portal: AnyPortal, function: Callable[[A], Awaitable[R]], argument: A
 ) -> R:
     """Run an async function in the asyncio loop, from Trio; cancelling this cancels it there.
 

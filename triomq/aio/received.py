@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from triomq import client
-from triomq.aio.calls import AsyncioPortal, awaited, call_in_loop
+from triomq.aio.calls import AnyPortal, awaited, call_in_loop
 from triomq.client.core.portal import in_loop
 from triomq.client.sdk.portal_messages import AnyMessage, PortalMessage
 
@@ -28,7 +28,7 @@ class AsyncioMessage(PortalMessage[AnyMessage]):
 
     __slots__ = ()
 
-    _portal: AsyncioPortal[Any]
+    _portal: AnyPortal
 
     async def reply(
         self, body: bytes, *, properties: Mapping[str, str] | None = None, timeout: float = 3.0

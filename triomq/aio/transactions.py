@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from triomq import client
-from triomq.aio.calls import AsyncioLifetime, AsyncioPortal, awaited, call_in_asyncio, call_in_loop
+from triomq.aio.calls import AnyPortal, AsyncioLifetime, awaited, call_in_asyncio, call_in_loop
 from triomq.client import LocalWork, Message, TransactionOutcome, TransactionResult
 from triomq.client.core.arguments import is_async
 from triomq.client.transactions.checked_message import CheckedMessage, CheckHandler
@@ -24,7 +24,7 @@ class Transaction(PortalTransaction):
 
     __slots__ = ()
 
-    _portal: AsyncioPortal[Any]
+    _portal: AnyPortal
 
     commit = awaited(client.Transaction.commit)
     rollback = awaited(client.Transaction.rollback)
