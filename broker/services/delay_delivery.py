@@ -20,7 +20,7 @@ from triomq.broker.services.remote_sender import (
     send_to_the_end,
 )
 from triomq.broker.services.statistics import Statistics
-from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.draft import Draft, copied_draft
 from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
 from triomq.broker.store.reading.queue_messages import QueueMessages
 from triomq.remoting.core.log_limit import LogLimit
@@ -151,20 +151,9 @@ class LocalDelivery(Delivery):
         if self.topic_is_gone(message):
             return None
         properties = message.properties
-        draft = Draft(
-            properties[REAL_TOPIC],
-            int(properties[REAL_QUEUE_ID]),
-            message.body,
-            message.properties_bytes,
-            message.flag,
-            message.sys_flag & ~TRANSACTION_MASK,
-            message.born_timestamp,
-            message.born_host_bytes,
-            message.reconsume_times,
-            tags=properties.get("TAGS"),
-            unique_key=properties.get("UNIQ_KEY"),
-            keys=properties.get("KEYS"),
-        )
+        topic, queue_id = properties[REAL_TOPIC], int(properties[REAL_QUEUE_ID])
+        draft = copied_draft(message, topic, queue_id, message.properties_bytes)
+        draft.sys_flag &= ~TRANSACTION_MASK
         try:
             self.delayed.store.check_draft(draft)
         except IllegalMessage as error:

@@ -16,7 +16,7 @@ from triomq.broker.processors.send.admission import Target, deliveries_max, no_g
 from triomq.broker.processors.send.pipeline import SendPipeline
 from triomq.broker.services.live_settings import LiveSettings
 from triomq.broker.services.subscriptions import SubscriptionGroups
-from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.draft import Draft, copied_draft
 from triomq.broker.store.core.errors import IllegalMessage, StoreUnavailable
 from triomq.remoting.access.resources import Action
 from triomq.remoting.core.errors import Rejected, RemoteProtocolError
@@ -31,14 +31,11 @@ from triomq.remoting.protocol.message_properties import (
     FAILURE_CHARS_MAX,
     INNER_BASE,
     INNER_NUM,
-    KEYS,
     ORIGIN_MESSAGE_ID,
     PROPERTIES_BYTES_MAX,
     REAL_QUEUE_ID,
     REAL_TOPIC,
     RETRY_TOPIC,
-    TAGS,
-    UNIQ_KEY,
     WAIT,
     joined_properties,
 )
@@ -149,20 +146,10 @@ def copy_of(message: StoredMessage, target: Target, level: int, failure: str | N
         properties[FAILURE] = printable(failure)[:FAILURE_CHARS_MAX]
     if level:
         properties[DELAY] = str(level)
-    return Draft(
-        target.topic,
-        random.randrange(max(1, target.write_queues)),
-        message.body,
-        joined_properties(properties).encode(),
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        message.born_host_bytes,
-        message.reconsume_times + 1,
-        tags=properties.get(TAGS),
-        unique_key=properties.get(UNIQ_KEY),
-        keys=properties.get(KEYS),
-    )
+    queue_id = random.randrange(max(1, target.write_queues))
+    draft = copied_draft(message, target.topic, queue_id, joined_properties(properties).encode())
+    draft.reconsume_times += 1
+    return draft
 
 
 def one_of(record: StoredMessage, message_id: str | None) -> StoredMessage:

@@ -22,15 +22,12 @@ from triomq.broker.services.pop.revive_queue import KEEP_MS, ReviveQueue
 from triomq.broker.services.pop.revive_records import REVIVE_GROUP, read_revive_record
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
-from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.draft import Draft, copied_draft
 from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.message_properties import (
     FIRST_POP_TIME,
-    KEYS,
-    TAGS,
-    UNIQ_KEY,
     joined_properties,
 )
 from triomq.remoting.protocol.names import RETRY_PREFIX, dead_letter_topic, pop_retry_topics
@@ -228,20 +225,9 @@ class Reviver:
                 self.pops.reset((point.group, topic, 0), 0)
         properties = dict(message.properties)
         properties.setdefault(FIRST_POP_TIME, str(point.pop_time))
-        return Draft(
-            topic,
-            0,
-            message.body,
-            joined_properties(properties).encode(),
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp,
-            self.pops.store.config.store_host,
-            again,
-            tags=properties.get(TAGS),
-            unique_key=properties.get(UNIQ_KEY),
-            keys=properties.get(KEYS),
-        )
+        draft = copied_draft(message, topic, 0, joined_properties(properties).encode())
+        draft.born_host, draft.reconsume_times = self.pops.store.config.store_host, again
+        return draft
 
 
 def retry_topic(point: CheckPoint, *, v2: bool) -> str:

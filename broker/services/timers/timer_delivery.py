@@ -17,13 +17,11 @@ from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.timers.timer_rules import recall_key, times_of
 from triomq.broker.services.timers.timers import RETRY_SECONDS, SLEEP_SECONDS_MAX, Timers
 from triomq.broker.services.topics import Topics
-from triomq.broker.store.core.draft import Draft
+from triomq.broker.store.core.draft import Draft, copied_draft
 from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
 from triomq.remoting.protocol.message_properties import (
-    KEYS,
     REAL_QUEUE_ID,
     REAL_TOPIC,
-    TAGS,
     TIMER_DELETE_KEY,
     TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS,
@@ -209,18 +207,6 @@ def small_number(text: str) -> int | None:
 
 
 def _draft(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> Draft:
-    known = message.properties
-    return Draft(
-        topic,
-        queue_id,
-        message.body,
-        properties,
-        message.flag,
-        message.sys_flag & ~TRANSACTION_MASK,
-        message.born_timestamp,
-        message.born_host_bytes,
-        message.reconsume_times,
-        tags=known.get(TAGS),
-        unique_key=known.get(UNIQ_KEY),
-        keys=known.get(KEYS),
-    )
+    draft = copied_draft(message, topic, queue_id, properties)
+    draft.sys_flag &= ~TRANSACTION_MASK
+    return draft

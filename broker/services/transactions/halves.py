@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from triomq.broker.store.core.draft import Appended, Draft
+from triomq.broker.store.core.draft import Appended, Draft, copied_draft
 from triomq.remoting.protocol.message_properties import (
     CHECK_IMMUNITY_SECONDS,
-    KEYS,
     PREPARED_QUEUE_OFFSET,
     PRODUCER_GROUP,
     REAL_QUEUE_ID,
@@ -22,7 +21,6 @@ from triomq.remoting.protocol.message_properties import (
     TAGS,
     TRANSACTION_CHECK_TIMES,
     TRANSACTION_ID,
-    UNIQ_KEY,
     WAIT,
     joined_properties,
     properties_text,
@@ -189,17 +187,6 @@ def _number(properties: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _copy(half: StoredMessage, topic: str, queue_id: int, properties: Mapping[str, str]) -> Draft:
-    return Draft(
-        topic,
-        queue_id,
-        half.body,
-        joined_properties(properties).encode(),
-        half.flag,
-        half.sys_flag & ~TRANSACTION_MASK,
-        half.born_timestamp,
-        half.born_host_bytes,
-        half.reconsume_times,
-        tags=properties.get(TAGS),
-        unique_key=properties.get(UNIQ_KEY),
-        keys=properties.get(KEYS),
-    )
+    draft = copied_draft(half, topic, queue_id, joined_properties(properties).encode())
+    draft.sys_flag &= ~TRANSACTION_MASK
+    return draft

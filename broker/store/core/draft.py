@@ -9,8 +9,14 @@ import msgspec
 from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.core.errors import IllegalMessage
 from triomq.broker.store.core.numbering import reserve_bytes
-from triomq.remoting.protocol.message_properties import PROPERTIES_BYTES_MAX
+from triomq.remoting.protocol.message_properties import (
+    KEYS,
+    PROPERTIES_BYTES_MAX,
+    TAGS,
+    UNIQ_KEY,
+)
 from triomq.remoting.protocol.names import RETRY_PREFIX
+from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.sys_flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 
 UNQUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
@@ -65,6 +71,28 @@ class Appended(msgspec.Struct, eq=False, gc=False):
     size: int
     queue_offset: int
     store_timestamp: int
+
+
+def copied_draft(message: StoredMessage, topic: str, queue_id: int, properties: bytes) -> Draft:
+    """Return the draft of a stored message's copy in another topic or queue.
+
+    ``properties``: their text in the copy; tag, keys and unique key stay those of the message.
+    """
+    known = message.properties
+    return Draft(
+        topic,
+        queue_id,
+        message.body,
+        properties,
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        message.born_host_bytes,
+        message.reconsume_times,
+        tags=known.get(TAGS),
+        unique_key=known.get(UNIQ_KEY),
+        keys=known.get(KEYS),
+    )
 
 
 def is_directory_name(topic: str) -> bool:
