@@ -56,6 +56,7 @@ WRITES = frozenset(
         Code.CONTROLLER_APPLY_BROKER_ID,
         Code.CLEAN_BROKER_DATA,
         Code.UPDATE_CONTROLLER_CONFIG,
+        Code.CHANGE_CONTROLLERS,
         Code.RAFT_MESSAGE,
     }
 )

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import attrs
 import trio
 
 from triomq.namesrv.controller.commands import Command
+from triomq.namesrv.controller.raft.configuration import Configuration, ConfigurationChange
 from triomq.namesrv.controller.raft.events import (
+    ChangeConfiguration,
     MessageReceived,
     Persist,
     Persisted,
@@ -67,6 +69,10 @@ _REFUSALS: dict[RefusalReason, tuple[ResponseCode, str]] = {
 """Others are SYSTEM_BUSY. Source of the remark: ControllerRequestProcessor.java."""
 
 
+def _rejected(reason: RefusalReason) -> Rejected:
+    return Rejected(*_REFUSALS.get(reason, (ResponseCode.SYSTEM_BUSY, reason.value)))
+
+
 class LogFolder(Protocol):
     """Where the log is. ``open`` raises ConfigError."""
 
@@ -102,6 +108,7 @@ class CommandLog:
     _failed: str = attrs.field(default="", init=False)
     """Why the disk cannot be used now."""
     _led: bool = attrs.field(default=False, init=False)
+    _left_out: bool = attrs.field(default=False, init=False)
     _requests: int = attrs.field(default=0, init=False)
     _waiting: dict[int, _PendingAnswer] = attrs.field(factory=dict, init=False)
     _writes: list[Persist] = attrs.field(factory=list, init=False)
@@ -123,6 +130,11 @@ class CommandLog:
     def state(self) -> ControllerState:
         """The state that committed commands have made; a follower's may be older than others'."""
         return self.lasting.state
+
+    @property
+    def configuration(self) -> Configuration:
+        """The newest one in this controller's log: it is valid from its entry on."""
+        return self.lasting.node.log.configuration
 
     @property
     def leads(self) -> bool:
@@ -162,7 +174,31 @@ class CommandLog:
         """
         await self._ask(ReadIndex)
 
+    async def change_configuration(
+        self, change: ConfigurationChange, node_id: str, addresses: Mapping[str, str]
+    ) -> RefusalReason | None:
+        """Change the members; None when a majority of the new ones has it, or why it is not done.
+
+        Raises: Rejected. Its outcome is then unknown, or another controller leads.
+        Checkpoint: maybe.
+        """
+        answer = await self._outcome(
+            lambda request: ChangeConfiguration(request, change, node_id, addresses)
+        )
+        if isinstance(answer, RefusalReason) and answer in _REFUSALS:
+            raise _rejected(answer)
+        assert not isinstance(answer, Applied)
+        if answer is None:
+            _log.info("%s %s: the controllers are %s", change.value, node_id, self.configuration)
+        return answer
+
     async def _ask(self, event_of: Callable[[int], RaftEvent]) -> Answer:
+        answer = await self._outcome(event_of)
+        if isinstance(answer, RefusalReason):
+            raise _rejected(answer)
+        return answer
+
+    async def _outcome(self, event_of: Callable[[int], RaftEvent]) -> Answer:
         self._requests += 1
         number, waiting = self._requests, _PendingAnswer()
         self._waiting[number] = waiting
@@ -181,11 +217,7 @@ class CommandLog:
                 f"the controllers have not agreed within {ANSWER_SECONDS:g} s: a majority of them"
                 " must run and reach each other; ask again, it may be done by then",
             )
-        answer = waiting.answer
-        if isinstance(answer, RefusalReason):
-            code, remark = _REFUSALS.get(answer, (ResponseCode.SYSTEM_BUSY, answer.value))
-            raise Rejected(code, remark)
-        return answer
+        return waiting.answer
 
     def receive(self, sender: str, message: AnyRaftMessage) -> None:
         """Take a message of another controller. Checkpoint: never."""
@@ -203,11 +235,23 @@ class CommandLog:
             return
         self._do(outcome)
         self._timer.deadline = self.lasting.node.next_tick
+        self._say_if_left_out()
         led, self._led = self._led, self.lasting.node.is_ready
         if self._led and not led:
             _log.info("controller %s leads, term %d", self.own_id, self.lasting.node.term)
             self.led.set()
             self.leads_now()
+
+    def _say_if_left_out(self) -> None:
+        left_out, self._left_out = self._left_out, self.lasting.node.waits_to_be_added
+        if self._left_out and not left_out:
+            _log.error(
+                "%s is empty, and the controllers have begun: this one may have lost votes and"
+                " commands, so it keeps out. `mqadmin controller remove %s`, if `controller status`"
+                " names it, and then `mqadmin controller add` let it follow again",
+                self._storage.path,
+                self.own_id,
+            )
 
     def _do(self, outcome: StepResult) -> None:
         for one in outcome.sends:

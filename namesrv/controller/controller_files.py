@@ -23,7 +23,10 @@ EARLIER_FILE = "controller.json"
 
 @attrs.define(eq=False)
 class ControllerFolder:
-    """The folder of a controller of a group with these members; while open, of this process."""
+    """The folder of a controller; while open, of this process.
+
+    ``members``: the ids of the controllers that begin the group, for a folder without a log.
+    """
 
     path: Path
     members: Sequence[str]
@@ -60,15 +63,6 @@ class ControllerFolder:
             first = _earlier_state(folder, first)
         storage = RaftStorage.open(folder, first, self.files)
         _put_earlier_file_away(folder)
-        stored = storage.image.snapshot.configuration
-        if stored != configuration:
-            storage.close()
-            raise ConfigError(
-                str(folder),
-                f"the log there is that of the controllers {', '.join(stored.members)}, and"
-                f" controllerDLegerPeers names {', '.join(configuration.voters)}",
-                "write the same controllers, or begin with an empty folder at each of them",
-            )
         return storage
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ class ControllerSettings:
     def all_peers(self) -> tuple[Peer, ...]:
         """Return the controllers of the group, this one included. Raises: ConfigError."""
         example = "n0-127.0.0.1:9878"
-        found = [_peer(text) for text in self.peers.split(";") if text.strip()]
+        found = [read_peer(text) for text in self.peers.split(";") if text.strip()]
         if not found:
             raise ConfigError(
                 "",
@@ -119,7 +119,8 @@ class Peer:
         return parse_address(self.address)[1]
 
 
-def _peer(text: str) -> Peer:
+def read_peer(text: str) -> Peer:
+    """Return the controller of ``id-host:port``. Raises: ConfigError."""
     name, dash, address = text.strip().partition("-")
     try:
         if not (name and dash):

@@ -40,7 +40,9 @@ def encode_command(command: Command) -> bytes:
 
 
 Answer = Applied | RefusalReason | None
-"""To a command: what it did, or why it was not done. To a read: None, or why it must not be."""
+"""To a command: what it did, or why it was not done. To a read or a change of the members: None, or
+why it must not be.
+"""
 
 
 @attrs.define(eq=False)
@@ -103,6 +105,8 @@ class ReplicatedState:
             request = self._proposals.pop((entry.index, entry.term), None)
             self.applied_index = entry.index
             if entry.kind is not EntryKind.COMMAND:
+                if request is not None:
+                    outcome.answers[request] = None
                 continue
             applied = apply(self.state, _decoder.decode(entry.data))
             self.state = applied.state

@@ -1,4 +1,4 @@
-"""Handlers of requests to a controller: 1001 to 1006, 1011 to 1013, and heartbeats (904).
+"""Handlers of requests to a controller: 1001 to 1006, 1011 to 1013, 19002, and heartbeats (904).
 
 A handler answers after the change is on the disks of a majority. Remarks that tools compare have
 Java's wording.
@@ -7,7 +7,7 @@ Source: controller/…/processor/ControllerRequestProcessor.java.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import TypeAlias, TypeVar
 
 import attrs
@@ -15,14 +15,16 @@ import trio
 
 from triomq.namesrv.controller.broker_groups import BrokerGroups
 from triomq.namesrv.controller.commands import AlterSet, ApplyId, Clean, Register
-from triomq.namesrv.controller.controller_settings import ControllerSettings, Peer
+from triomq.namesrv.controller.controller_settings import ControllerSettings, Peer, read_peer
 from triomq.namesrv.controller.liveness import (
     TIMEOUT_SECONDS,
     TIMEOUT_SECONDS_MAX,
     Sighting,
 )
+from triomq.namesrv.controller.members import ControllerMembers
 from triomq.namesrv.controller.state import Group
 from triomq.remoting.core.errors import Rejected, RemoteProtocolError
+from triomq.remoting.core.settings import ConfigError
 from triomq.remoting.protocol.bodies.cluster import BrokerMembers
 from triomq.remoting.protocol.bodies.controller import (
     ElectMasterBody,
@@ -38,6 +40,7 @@ from triomq.remoting.protocol.headers.controller import (
     AlterSyncStateSetResponseHeader,
     ApplyBrokerIdHeader,
     ApplyBrokerIdResponseHeader,
+    ChangeControllersHeader,
     CleanBrokerDataHeader,
     ControllerMetadataHeader,
     ElectMasterHeader,
@@ -66,22 +69,39 @@ class ControllerRequests:
 
     groups: BrokerGroups
     settings: ControllerSettings
-    peers: Sequence[Peer]
+    members: ControllerMembers
     unknown_heartbeats: int = attrs.field(default=0, init=False)
     """heartbeats of brokers that have no id here"""
 
     def metadata(self, _request: Request) -> Response:
         """Return who leads the controllers: CONTROLLER_GET_METADATA_INFO (1005)."""
-        leader = next((peer for peer in self.peers if peer.id == self.groups.log.leader), None)
+        peers = self.members.current()
+        leader = next((peer for peer in peers if peer.id == self.groups.log.leader), None)
         return Response(
             header=ControllerMetadataHeader(
                 group=self.settings.group_name,
                 controller_leader_id=None if leader is None else leader.id,
                 controller_leader_address=None if leader is None else leader.address,
                 is_leader=self.groups.log.leads,
-                peers="".join(f"{peer.id}:{peer.address};" for peer in self.peers),
+                peers="".join(f"{peer.id}:{peer.address};" for peer in peers),
             )
         )
+
+    async def change_controllers(self, request: Request) -> Response:
+        """Add or remove a controller: CHANGE_CONTROLLERS. The answer is that of 1005.
+
+        Raises: Rejected.
+        """
+        asked: ChangeControllersHeader = request.header
+        if asked.change == "remove":
+            await self.members.remove(asked.controller_id)
+        elif asked.change == "add":
+            await self.members.add(_read_peer(f"{asked.controller_id}-{asked.address or ''}"))
+        else:
+            raise Rejected(
+                Code.CONTROLLER_INVALID_REQUEST, f"change={asked.change[:100]}: write add or remove"
+            )
+        return self.metadata(request)
 
     def leading(self, handle: Handle) -> Handle:
         """Return a handler that asks first whether this controller surely leads.
@@ -296,6 +316,13 @@ def _set_of(group: Group) -> bytes:
 
 def _address(group: Group, broker_id: int | None) -> str | None:
     return None if broker_id is None else group.replicas[broker_id].address
+
+
+def _read_peer(text: str) -> Peer:
+    try:
+        return read_peer(text[:300])
+    except ConfigError as error:
+        raise Rejected(Code.CONTROLLER_INVALID_REQUEST, f"{error.problem}: {error.fix}") from None
 
 
 def _is_text(value: object) -> bool:

@@ -23,6 +23,7 @@ from triomq.namesrv.controller.command_log import CommandLog
 from triomq.namesrv.controller.controller_files import ControllerFolder
 from triomq.namesrv.controller.controller_settings import ControllerSettings
 from triomq.namesrv.controller.liveness import BrokerLiveness
+from triomq.namesrv.controller.members import ControllerMembers
 from triomq.namesrv.controller.peer_messages import PeerMessages
 from triomq.namesrv.controller.requests import ControllerRequests, Handle
 from triomq.namesrv.controller.role_notices import RoleNotices
@@ -34,6 +35,7 @@ from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.controller import (
     AlterSyncStateSetHeader,
     ApplyBrokerIdHeader,
+    ChangeControllersHeader,
     CleanBrokerDataHeader,
     ElectMasterHeader,
     NextBrokerIdHeader,
@@ -88,10 +90,11 @@ class ControllerParts:
             send=lambda target, message: messages.send(target, message),
             leads_now=lambda: groups.begin_to_lead(),
         )
+        members = ControllerMembers(own, peers, log)
         messages = PeerMessages(
             group=started.group_name,
             own=own,
-            peers=peers,
+            current=members.current,
             receive=log.receive,
             connecting=connecting,
         )
@@ -102,7 +105,7 @@ class ControllerParts:
             limits=Limits(started, "controller"),
             role_changed=role_changed,
         )
-        requests = ControllerRequests(groups=groups, settings=started, peers=peers)
+        requests = ControllerRequests(groups=groups, settings=started, members=members)
         return cls(groups, requests, notices, messages)
 
     def handler_table(self, get_config: Call, update_config: Call) -> HandlerTable:
@@ -122,6 +125,7 @@ class ControllerParts:
                 led(code.CLEAN_BROKER_DATA, asked.clean, CleanBrokerDataHeader),
                 led(code.CONTROLLER_GET_NEXT_BROKER_ID, asked.next_id, NextBrokerIdHeader),
                 led(code.CONTROLLER_APPLY_BROKER_ID, asked.apply_id, ApplyBrokerIdHeader),
+                led(code.CHANGE_CONTROLLERS, asked.change_controllers, ChangeControllersHeader),
                 Handler(code.UPDATE_CONTROLLER_CONFIG, update_config),
                 Handler(code.GET_CONTROLLER_CONFIG, get_config),
                 # Requests that wait for a majority must delay neither of these.
@@ -176,7 +180,12 @@ class ControllerParts:
             nursery.start_soon(self.messages.run, name="raft-peers")
             nursery.start_soon(self.notices.run, name="role-notices")
             nursery.start_soon(self.groups.watch, name="controller-watch")
-            if len(self.messages.peers) == 1:
+            members = self.requests.members
+            if self.groups.log.lasting.node.is_new and len(members.named) > 1:
+                _log.info("the controllers begin when all of controllerDLegerPeers run")
+            if members.difference():
+                _log.warning("%s", members.difference())
+            if self.groups.log.configuration.voters == (members.own.id,):
                 with trio.move_on_after(ALONE_SECONDS):
                     await self.groups.log.led.wait()
             await nursery.start(server.run, name="controller-server")

@@ -42,6 +42,7 @@ CHANGES = frozenset(
         Code.DELETE_KV_CONFIG,
         Code.UPDATE_NAMESRV_CONFIG,
         Code.UPDATE_CONTROLLER_CONFIG,
+        Code.CHANGE_CONTROLLERS,
         Code.CLEAN_BROKER_DATA,
     }
 )

@@ -163,6 +163,8 @@ class RequestCode(IntEnum):
     SWITCH_TIMER_ENGINE = 5001
     RAFT_MESSAGE = 19001
     """Between our controllers; RocketMQ has no such number."""
+    CHANGE_CONTROLLERS = 19002
+    """To our controllers; RocketMQ has no such number."""
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -58,7 +58,9 @@ def test_histories_keep_every_promise(part: int) -> None:
 @pytest.mark.parametrize("rule", FOUND_BY)
 def test_a_broken_rule_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant = MUTANTS[rule]
-    monkeypatch.setattr(mutant.owner, mutant.attribute, mutant.broken, raising=False)
+    for one in (mutant, mutant.also):
+        if one is not None:
+            monkeypatch.setattr(one.owner, one.attribute, one.broken, raising=False)
     with pytest.raises((RaftBroken, RaftInvariantBroken, ValueError)):
         play_raft(FOUND_BY[rule])
 

@@ -23,6 +23,7 @@ from triomq.namesrv.controller.command_log import CommandLog
 from triomq.namesrv.controller.controller_files import ControllerFolder
 from triomq.namesrv.controller.controller_settings import ControllerSettings, Peer
 from triomq.namesrv.controller.liveness import BrokerLiveness
+from triomq.namesrv.controller.members import ControllerMembers
 from triomq.namesrv.controller.raft.events import RaftEvent, Tick
 from triomq.namesrv.controller.raft.messages import AnyRaftMessage
 from triomq.namesrv.controller.requests import ControllerRequests
@@ -135,7 +136,9 @@ class Process:
         )
         peers = [Peer(name, f"{name}:1") for name in IDS]
         self.log = log
-        self.requests = ControllerRequests(groups=groups, settings=settings, peers=peers)
+        own = next(peer for peer in peers if peer.id == self.name)
+        members = ControllerMembers(own, peers, log)
+        self.requests = ControllerRequests(groups=groups, settings=settings, members=members)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(log.run)
             nursery.start_soon(groups.watch)

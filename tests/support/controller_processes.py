@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from subprocess import Popen
@@ -34,11 +34,11 @@ class ControllerProcesses:
     running: dict[str, tuple[Popen[bytes], ExitStack]] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        self.ports = {name: (free_port(), free_port()) for name in IDS}
+        self.ports = {name: (free_port(), free_port()) for name in (*IDS, "n3")}
 
     @property
     def name_servers(self) -> str:
-        return ";".join(f"127.0.0.1:{port}" for port, _ in self.ports.values())
+        return ";".join(f"127.0.0.1:{self.ports[name][0]}" for name in IDS)
 
     @property
     def addresses(self) -> str:
@@ -47,9 +47,10 @@ class ControllerProcesses:
     def address(self, name: str) -> str:
         return f"127.0.0.1:{self.ports[name][1]}"
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, named: Sequence[str] = IDS) -> None:
+        """*named*: the controllers of its settings."""
         folder, (namesrv_port, port) = self.folder / name, self.ports[name]
-        peers = ";".join(f"{one}-{self.address(one)}" for one in IDS)
+        peers = ";".join(f"{one}-{self.address(one)}" for one in named)
         define = (
             "enableControllerInNamesrv=true",
             "controllerDLegerGroup=group1",

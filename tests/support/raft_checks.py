@@ -9,6 +9,7 @@ from __future__ import annotations
 import attrs
 from raft_disk import RaftDisk
 
+from triomq.namesrv.controller.raft.configuration import decode_configuration
 from triomq.namesrv.controller.raft.events import (
     Apply,
     Persist,
@@ -18,7 +19,7 @@ from triomq.namesrv.controller.raft.events import (
     RoleChanged,
     Send,
 )
-from triomq.namesrv.controller.raft.messages import LogEntry, RequestVoteAnswer
+from triomq.namesrv.controller.raft.messages import EntryKind, LogEntry, RequestVoteAnswer
 from triomq.namesrv.controller.raft.node import RaftNode
 
 
@@ -57,6 +58,7 @@ class RaftChecks:
             match effect:
                 case Persist():
                     self._log_matching(node, effect)
+                    self._new_voters_have_the_log(node, effect)
                 case Send(target, RequestVoteAnswer(term, True, False)):
                     self._one_vote(node.node_id, term, target)
                 case RoleChanged(RaftRole.LEADER):
@@ -76,6 +78,18 @@ class RaftChecks:
             if found[0] != entry or (previous != -1 != found[1] and found[1] != previous):
                 raise RaftBroken(f"log matching: {node.node_id} has {entry}, not {found}")
             previous = entry.term
+
+    def _new_voters_have_the_log(self, node: RaftNode, persist: Persist) -> None:
+        """A leader makes a voter of a learner that one message brings to the end of the log."""
+        if node.leadership is None:
+            return
+        for entry in persist.entries:
+            if entry.kind is EntryKind.CONFIGURATION:
+                before = node.log.configuration_at(entry.index - 1).voters
+                for voter in set(decode_configuration(entry.data).voters) - set(before):
+                    has = self.disks[voter].last_index
+                    if has + node.settings.batch_entries_max < entry.index - 1:
+                        raise RaftBroken(f"new voter: {voter} has {has} of {entry.index} entries")
 
     def _one_vote(self, voter: str, term: int, candidate: str) -> None:
         if self.votes.setdefault((voter, term), candidate) != candidate:

@@ -93,11 +93,17 @@ class RaftCluster:
     def __attrs_post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         names = [f"n{number}" for number in range(self.count + self.spares)]
-        first = Configuration(tuple(names[: self.count]))
+        self.first = {
+            name: RaftSnapshot(
+                0, 0, Configuration(tuple(names[: self.count] if number < self.count else names))
+            )
+            for number, name in enumerate(names)
+        }
+        """What an empty disk begins with: the settings of a spare node name it, too."""
         self.processes = {
             name: RaftProcess(
                 name,
-                RaftDisk(RaftSnapshot(0, 0, first if name in first.voters else Configuration(()))),
+                RaftDisk(self.first[name]),
                 clock_rate=self.chance.uniform(0.955, 1.045),
                 clock_start=self.chance.uniform(0, 1000),
             )
@@ -172,6 +178,14 @@ class RaftCluster:
         process.proposals.clear()
         process.disk.crash(self.chance)
         self.checks.forget(process.node_id)
+
+    def wipe(self, process: RaftProcess) -> None:
+        """Take a node's disk away, and start it with an empty one."""
+        self.crash(process)
+        self._tell(f"{process.node_id} has lost its disk")
+        process.disk = RaftDisk(self.first[process.node_id], replaced=True)
+        self.checks.disks[process.node_id] = process.disk
+        self.start(process)
 
     def _crash_in_writing(self, process: RaftProcess, write: Persist) -> None:
         """Sometimes crash while the disk is about to have something that matters; start at once. A

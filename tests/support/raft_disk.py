@@ -21,6 +21,8 @@ class RaftDisk:
     hard_state: HardState = attrs.field(factory=HardState)
     entries: list[LogEntry] = attrs.field(factory=list)
     pending: list[Persist] = attrs.field(factory=list)
+    replaced: bool = False
+    """Whether it is there in place of one that was lost."""
 
     def stored(self) -> StoredState:
         return StoredState(self.hard_state, self.snapshot, tuple(self.entries))
@@ -52,11 +54,17 @@ class RaftDisk:
                 break
 
     def has(self, index: int, term: int) -> bool:
-        """Return whether this disk surely has an entry, itself or in its snapshot."""
-        if index <= self.snapshot.index:
+        """Return whether this disk surely has an entry, itself or in its snapshot. The leader may
+        count what a disk had that was lost, until its node follows again.
+        """
+        if index <= self.snapshot.index or (self.replaced and not self.hard_state.term):
             return True
         place = index - self.entries[0].index if self.entries else -1
         return 0 <= place < len(self.entries) and self.entries[place].term == term
+
+    @property
+    def last_index(self) -> int:
+        return self.entries[-1].index if self.entries else self.snapshot.index
 
     def _write_hard_state(self, write: Persist) -> None:
         if write.hard_state is not None:

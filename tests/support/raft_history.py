@@ -16,6 +16,8 @@ STORM_SECONDS = 8.0
 CALM_SECONDS = 4.0
 QUIET_EVERY = 8
 """One seed in this number only cuts off followers: the leader must keep its term."""
+RIVALS_EVERY = 20
+"""One seed in this number lets two leaders, one after the other, change the members."""
 
 
 @attrs.frozen
@@ -37,12 +39,14 @@ class Storm:
     busy: bool = True
     """Whether clients send requests."""
     over: bool = False
+    wiped: set[str] = attrs.field(factory=set)
+    """Nodes that have lost their disk once."""
 
     def client(self) -> None:
         """Send requests to all that take themselves for leaders, until the end."""
         cluster, chance = self.cluster, self.chance
         if self.busy:
-            for target in self._leaders():
+            for target in self.leaders():
                 for _ in range(chance.choice((1, 1, 1, 2, 10))):
                     cluster.propose(target)
                 cluster.read(target)
@@ -59,7 +63,7 @@ class Storm:
                 *(self._isolate, self._divide, self._bridge, self._pause, self._noise),
                 *(self._slow_disk, self._transfer, self._change, self._change, self._change),
                 *(self._transfer_and_cut, self._forgetful_voters, self._parted_leaders),
-                *(self._crash_after_vote, self._heal),
+                *(self._crash_after_vote, self._heal, self._wipe, self._wipe),
             )
         )
         choose()
@@ -142,7 +146,7 @@ class Storm:
             event = TransferLeadership(self._request_number(), self._any().node_id)
             self.cluster.deliver(leader, event)
 
-    def _leaders(self) -> list[RaftProcess]:
+    def leaders(self) -> list[RaftProcess]:
         """Return all that lead, as they think: one in the group, and those that do not know yet."""
         return [
             one
@@ -153,14 +157,79 @@ class Storm:
     def _change(self) -> None:
         """Let each leader try some changes, sometimes down to one voter."""
         few = 1 if self.chance.random() < 0.3 else self.cluster.count - 1
-        for leader in self._leaders():
+        for leader in self.leaders():
             for _ in range(self.chance.choice((1, 1, 4))):
                 self._change_one(leader, few)
+
+    def _wipe(self) -> None:
+        """Take away the disk of a node that the others can do without, as an operator would say."""
+        leader, lost = self.cluster.leader(), self._any()
+        if leader is None or leader.node is None or not self._is_calm(leader):
+            return
+        voters = leader.node.log.configuration.voters
+        if len(voters) < 3 or lost.node_id not in voters:
+            return
+        if len(voters) > 3 or lost is leader or self.chance.random() < 0.3:
+            self._lose_disk(lost)
+            return
+        cluster = self.cluster
+        (behind,) = set(voters) - {leader.node_id, lost.node_id}
+        cluster.cut.clear()
+        self._cut_off(behind)
+
+        def lose() -> None:
+            """The one that is behind lacks what the other two have acknowledged."""
+            if not self.over and self._is_calm(leader):
+                cluster.cut.clear()
+                self._cut_off(leader.node_id)
+                self._lose_disk(lost)
+                cluster.at(cluster.now + self.chance.uniform(1.0, 3.0), cluster.cut.clear)
+
+        cluster.at(cluster.now + self.chance.uniform(0.1, 0.3), lose)
+
+    def _lose_disk(self, process: RaftProcess) -> None:
+        self.cluster.wipe(process)
+        self.wiped.add(process.node_id)
+        self.replace_wiped()
+
+    def _is_calm(self, leader: RaftProcess) -> bool:
+        """Whether all members run with the same committed configuration and none lacks its disk."""
+        if leader.node is None or leader.node.leadership is None:
+            return False
+        configuration, commit = leader.node.log.configuration, leader.node.state.commit_index
+        nodes = [self.cluster.processes[name].node for name in configuration.voters]
+        return all(
+            node is not None
+            and not self._has_lost_its_disk(node.node_id)
+            and node.log.configurations[-1] == leader.node.log.configurations[-1]
+            and node.log.configurations[-1][0] <= commit
+            for node in nodes
+        )
+
+    def _has_lost_its_disk(self, name: str) -> bool:
+        disk = self.cluster.processes[name].disk
+        return not disk.hard_state.term and not disk.last_index
+
+    def replace_wiped(self) -> None:
+        """The operator's part: remove a voter that has lost its disk, then let it follow again."""
+        leader = self.cluster.leader()
+        lost = [name for name in self.cluster.processes if self._has_lost_its_disk(name)]
+        if leader is not None and leader.node is not None:
+            now = leader.node.log.configuration
+            for name in lost:
+                if name in now.voters:
+                    self.change(leader, ConfigurationChange.REMOVE, name)
+                elif name not in now.learners and name in self.wiped:
+                    self.change(leader, ConfigurationChange.ADD_LEARNER, name)
+        if self.wiped & set(lost):
+            self.cluster.at(self.cluster.now + 0.1, self.replace_wiped)
 
     def _change_one(self, leader: RaftProcess, few: int) -> None:
         if leader.node is None:
             return
         now, node = leader.node.log.configuration, self._any().node_id
+        if any(self._has_lost_its_disk(voter) for voter in now.voters):
+            return  # an operator does nothing else until that one is removed
         if node in now.learners:
             change = ConfigurationChange.PROMOTE
         elif node not in now.voters:
@@ -169,8 +238,20 @@ class Storm:
             change = ConfigurationChange.REMOVE
         else:
             return
+        self.change(leader, change, node)
+
+    def change(self, leader: RaftProcess, change: ConfigurationChange, node: str) -> None:
         event = ChangeConfiguration(self._request_number(), change, node)
         self.cluster.deliver(leader, event)
+
+    def part(self, *groups: set[str]) -> None:
+        """Let each group of nodes hear only its own."""
+        self.cluster.cut = {
+            (one, other)
+            for group in groups
+            for one in group
+            for other in self.cluster.processes.keys() - group
+        }
 
     def _cut_off(self, name: str, other_than: str = "") -> None:
         """Cut a node off from all but one, if the storm is not over."""
@@ -257,6 +338,8 @@ def play_raft(
     """Play one history. Raises: RaftBroken, RaftInvariantBroken."""
     if seed % QUIET_EVERY == QUIET_EVERY - 1:
         return play_quiet(seed, trace=trace)
+    if seed % RIVALS_EVERY == RIVALS_EVERY - 1:
+        return play_rivals(seed, trace=trace)
     count = 3 if seed % 2 else 5
     cluster = RaftCluster(seed, count, spares=1 + seed % 3 // 2, trace=trace)
     storm = Storm(cluster, cluster.chance)
@@ -275,10 +358,10 @@ def play_quiet(seed: int, *, trace: Callable[[str], object] | None = None) -> Ra
     cluster = RaftCluster(seed, 3 if seed % 16 == 7 else 5, trace=trace)
     storm = Storm(cluster, cluster.chance)
     cluster.at(0.3, storm.client)
-    cluster.run_until(2.0)
+    cluster.run_until(3.0)
     leader = cluster.leader()
     if leader is None or leader.node is None:
-        raise RaftBroken("election: no leader after two quiet seconds")
+        raise RaftBroken("election: no leader after three quiet seconds")
     term = leader.node.term
     for _ in range(3):
         storm.busy = cluster.chance.random() < 0.5
@@ -290,6 +373,49 @@ def play_quiet(seed: int, *, trace: Callable[[str], object] | None = None) -> Ra
         if leader.node.role is not RaftRole.LEADER or leader.node.term != term:
             raise RaftBroken("pre-vote: a follower that comes back deposes the leader")
     storm.busy = True
+    _end(cluster)
+    return _told(cluster)
+
+
+def play_rivals(seed: int, *, trace: Callable[[str], object] | None = None) -> RaftHistory:
+    """Let a leader of four voters make the spare node the fifth, and nobody hear of it; let the
+    next one remove that leader, and one other voter hear of it; then only the others go on.
+
+    The majorities of both configurations need not meet.
+    Source: Ongaro on raft-dev, "bug in single-server membership changes" (2015).
+    """
+    cluster = RaftCluster(seed, 4, spares=1, trace=trace)
+    storm, spare = Storm(cluster, cluster.chance), cluster.processes["n4"]
+    cluster.at(0.3, storm.client)
+    cluster.run_until(3.0)
+    first = cluster.leader()
+    if first is None:
+        raise RaftBroken("election: no leader after quiet seconds")
+    storm.change(first, ConfigurationChange.ADD_LEARNER, spare.node_id)
+    cluster.run_until(4.0)
+    storm.busy = False
+    cluster.run_until(4.5)
+    others = [one for one in cluster.processes.values() if one not in (first, spare)]
+    storm.part({first.node_id}, {spare.node_id}, {one.node_id for one in others})
+    storm.change(first, ConfigurationChange.PROMOTE, spare.node_id)
+    second = None
+    while second is None and cluster.now < 9.0:
+        cluster.run_until(cluster.now + 0.0005)
+        second = next((one for one in storm.leaders() if one in others), None)
+    if second is not None:
+        helper, third = cluster.chance.sample([one for one in others if one is not second], 2)
+        storm.part(
+            {second.node_id, helper.node_id}, {third.node_id}, {first.node_id}, {spare.node_id}
+        )
+        for _ in range(20):
+            cluster.run_until(cluster.now + 0.005)
+            storm.change(second, ConfigurationChange.REMOVE, first.node_id)
+        storm.part(
+            {second.node_id}, {helper.node_id}, {first.node_id, third.node_id, spare.node_id}
+        )
+        cluster.run_until(cluster.now + 4.0)
+    storm.busy = True
+    storm._heal()
     _end(cluster)
     return _told(cluster)
 

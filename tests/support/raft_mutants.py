@@ -23,6 +23,7 @@ class RaftMutant:
     owner: type
     attribute: str
     broken: Any
+    also: RaftMutant | None = None
 
 
 def _always(value: object) -> Any:
@@ -51,6 +52,7 @@ def _cuts_behind_every_message(node: Any, message: Any) -> None:
 
 
 _campaign, _init, _append = RaftNode._campaign, RaftNode.__init__, RaftLog.append
+_keeps_out, _commit_to = RaftNode._keeps_out, RaftState.commit_to
 
 
 def _campaigns_at_once(node: Any, now: float, *, pre: bool, transfer: bool = False) -> None:
@@ -81,6 +83,13 @@ def _keeps_entries_behind_any_snapshot(log: Any, snapshot: Any) -> bool:
     return False
 
 
+def _forgets_whom_it_voted_for(node: Any, sender: str, message: Any) -> bool:
+    kept_out: bool = _keeps_out(node, sender, message)
+    if not kept_out and node.state.hard_state.voted_for == sender:
+        node.state.set_hard_state(message.term, "")
+    return kept_out
+
+
 def _counts_learners(configuration: Any, values: dict[str, int]) -> int:
     reached = sorted((values.get(one, -1) for one in configuration.members), reverse=True)
     return reached[configuration.majority - 1]
@@ -89,6 +98,16 @@ def _counts_learners(configuration: Any, values: dict[str, int]) -> int:
 def _counts_one_less(configuration: Any, values: dict[str, int]) -> int:
     reached = sorted((values.get(one, -1) for one in configuration.voters), reverse=True)
     return reached[max(0, configuration.majority - 2)]
+
+
+def _notes_what_is_committed(state: Any, index: int) -> None:
+    _commit_to(state, index)
+    state.log.seen_commit = state.commit_index
+
+
+def _valid_when_committed(log: Any) -> Configuration:
+    at = max(log.snapshot.index, getattr(log, "seen_commit", 0))
+    return RaftLog.configuration_at(log, at)
 
 
 MUTANTS = {
@@ -137,6 +156,24 @@ MUTANTS = {
     ),
     "a change needs a committed entry of the term": RaftMutant(
         Leadership, "_change_is_open", _ignores_the_first_entry
+    ),
+    "a learner counts when it has caught up": RaftMutant(
+        Leadership, "_has_caught_up", _always(True)
+    ),
+    "a configuration is valid when it is appended": RaftMutant(
+        RaftLog,
+        "configuration",
+        property(_valid_when_committed),
+        RaftMutant(RaftState, "commit_to", _notes_what_is_committed),
+    ),
+    "an empty disk keeps out of a group that has begun": RaftMutant(
+        RaftNode, "_keeps_out", _always(False)
+    ),
+    "a group begins with all of its voters": RaftMutant(
+        RaftNode, "_votes_needed", lambda node: node.log.configuration.majority
+    ),
+    "a learner with a new disk has voted for its leader": RaftMutant(
+        RaftNode, "_keeps_out", _forgets_whom_it_voted_for
     ),
     "a configuration that is cut is not valid": RaftMutant(
         RaftLog, "append", _keeps_cut_configurations

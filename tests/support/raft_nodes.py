@@ -88,12 +88,20 @@ class NodeUnderTest:
         """Let the election time pass, and grant the pre-vote."""
         self.wait(ELECTION * 2)
         assert self.node.role is RaftRole.PRE_CANDIDATE
-        self.hear("b", RequestVoteAnswer(self.node.term + 1, True, True))
+        term = self.node.term + 1
+        for voter in self._needed:
+            self.hear(voter, RequestVoteAnswer(term, True, True))
+
+    @property
+    def _needed(self) -> tuple[str, ...]:
+        """The others whose votes make a leader: all of them before the first entry."""
+        return ("b",) if self.node.log.last_index else self.voters[1:]
 
     def lead(self) -> None:
-        """Win an election, with one other vote."""
+        """Win an election, with one other vote if the log has entries."""
         self.campaign()
-        self.hear("b", RequestVoteAnswer(self.node.term, True))
+        for voter in self._needed:
+            self.hear(voter, RequestVoteAnswer(self.node.term, True))
         assert self.node.role is RaftRole.LEADER
 
     def acknowledge(self, peer: str, index: int | None = None) -> list[RaftEffect]:

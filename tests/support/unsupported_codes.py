@@ -79,6 +79,7 @@ _BY_REASON: Mapping[str, tuple[Code, ...]] = {
         Code.CONTROLLER_GET_NEXT_BROKER_ID,
         Code.CONTROLLER_APPLY_BROKER_ID,
         Code.RAFT_MESSAGE,
+        Code.CHANGE_CONTROLLERS,
     ),
     CONTAINER: (Code.ADD_BROKER, Code.REMOVE_BROKER),
     REPLICATION: (Code.RESET_MASTER_FLUSH_OFFSET,),

@@ -1,6 +1,7 @@
 """Commands about controllers, and about what they decide: masters, sync state sets, ids.
 
-getControllerMetaData, getSyncStateSet, electMaster, cleanBrokerMetadata, getBrokerEpoch.
+getControllerMetaData, getSyncStateSet, electMaster, cleanBrokerMetadata, getBrokerEpoch, and our
+addController, removeController.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from triomq.remoting.protocol.bodies.controller import (
 )
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.headers.controller import (
+    ChangeControllersHeader,
     CleanBrokerDataHeader,
+    ControllerMetadataHeader,
     ElectMasterHeader,
     ElectMasterResponseHeader,
 )
@@ -161,6 +164,37 @@ async def clean_broker_metadata(admin: Admin, options: Values) -> Result:
     )
 
 
+async def add_controller(admin: Admin, options: Values) -> Result:
+    controller_id, dash, address = options.text("controller").partition("-")
+    if not (controller_id and dash and address):
+        raise UsageError("write the controller as ID-HOST:PORT, like n3-10.0.0.8:9878")
+    return await change_controllers(
+        admin, options, ChangeControllersHeader("add", controller_id, address)
+    )
+
+
+async def remove_controller(admin: Admin, options: Values) -> Result:
+    return await change_controllers(
+        admin, options, ChangeControllersHeader("remove", options.text("id"))
+    )
+
+
+async def change_controllers(
+    admin: Admin, options: Values, header: ChangeControllersHeader
+) -> Result:
+    leader = await leader_of(admin, chosen_controllers(options))
+    answer = await admin.ask(leader, RequestCode.CHANGE_CONTROLLERS, header)
+    found = read_header(ControllerMetadataHeader, answer).peers or ""
+    peers = [peer for peer in found.split(";") if peer]
+    done = "added" if header.change == "add" else "removed"
+    return Result(
+        document={"controllerId": header.controller_id, "change": header.change, "peers": peers},
+        blocks=[
+            "\n".join([f"{header.controller_id} is {done}", *(f"#Peer:\t{one}" for one in peers)])
+        ],
+    )
+
+
 def epochs_document(found: EpochEntries) -> Row:
     last = len(found.epoch_list) - 1
     return {
@@ -242,6 +276,21 @@ COMMANDS = (
             Option("-c, --clusterName NAME", "the cluster"),
             Option("-l, --cleanLivingBroker", "also brokers that are alive"),
         ),
+    ),
+    AdminCommand(
+        name="addController",
+        run=add_controller,
+        effect=Effect.CHANGES,
+        options=(
+            CONTROLLERS,
+            Option("CONTROLLER", "ID-HOST:PORT, as controllerDLegerPeers has it", required=True),
+        ),
+    ),
+    AdminCommand(
+        name="removeController",
+        run=remove_controller,
+        effect=Effect.CHANGES,
+        options=(CONTROLLERS, Option("ID", "the controller's id", required=True)),
     ),
     AdminCommand(
         name="getBrokerEpoch",

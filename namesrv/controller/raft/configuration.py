@@ -7,8 +7,12 @@ and after a change of one voter overlap, so no two leaders can be elected in one
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
+
+NO_ADDRESSES: Mapping[str, str] = MappingProxyType({})
 
 
 class ConfigurationChange(enum.Enum):
@@ -22,10 +26,15 @@ class ConfigurationChange(enum.Enum):
 
 
 class Configuration(msgspec.Struct, frozen=True, array_like=True):
-    """Ids of nodes, sorted."""
+    """Ids of nodes, sorted.
+
+    ``addresses``: id -> where it listens, as the caller's transport writes it. The first
+    configuration of a group has none: each node then knows them from its own settings.
+    """
 
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
+    addresses: dict[str, str] = {}
 
     @property
     def majority(self) -> int:
@@ -35,8 +44,13 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
     def members(self) -> tuple[str, ...]:
         return self.voters + self.learners
 
-    def changed(self, change: ConfigurationChange, node: str) -> Configuration | None:
-        """Return the configuration after a change, None if the change makes no sense here."""
+    def changed(
+        self, change: ConfigurationChange, node: str, addresses: Mapping[str, str] = NO_ADDRESSES
+    ) -> Configuration | None:
+        """Return the configuration after a change, None if the change makes no sense here.
+
+        ``addresses``: of members whose addresses this configuration does not have yet.
+        """
         voters, learners = set(self.voters), set(self.learners)
         if change is ConfigurationChange.ADD_LEARNER:
             if node in voters or node in learners or not node:
@@ -52,9 +66,14 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
                 return None
             voters.discard(node)
             learners.discard(node)
-        return Configuration(tuple(sorted(voters)), tuple(sorted(learners)))
+        known = {**addresses, **self.addresses}
+        return Configuration(
+            tuple(sorted(voters)),
+            tuple(sorted(learners)),
+            {one: known[one] for one in sorted(voters | learners) if one in known},
+        )
 
-    def quorum_value(self, values: dict[str, int]) -> int:
+    def quorum_value(self, values: Mapping[str, int]) -> int:
         """Return the largest value that a majority of voters has reached; a missing one is -1."""
         reached = sorted((values.get(voter, -1) for voter in self.voters), reverse=True)
         return reached[self.majority - 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import attrs
 
@@ -53,9 +54,12 @@ class Propose:
 
 @attrs.frozen
 class ChangeConfiguration:
+    """``addresses``: of members whose addresses the configuration does not have yet."""
+
     request: int
     change: ConfigurationChange
     node: str
+    addresses: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -173,6 +177,10 @@ class RefusalReason(enum.Enum):
     TOO_MANY_READS = "too many reads wait for the leader (reads_max): retry later"
     CHANGE_IN_PROGRESS = "another configuration change is not committed yet: retry later"
     NOT_CAUGHT_UP = "the controller does not have the log yet: retry when it has caught up"
+    TOO_FEW_ANSWER = (
+        "after this change too few of the controllers that count would answer: start them, or"
+        " remove one that does not answer"
+    )
     NO_SUCH_CHANGE = "the configuration allows no such change: read it again"
 
 

@@ -76,7 +76,11 @@ class Leadership:
         """Whether another member was asked to campaign in spite of the lease."""
         self.reads: list[_WaitingRead] = []
         self.start_index = state.log.last_index + 1
-        self._append(EntryKind.NO_OP, b"")
+        if state.log.last_index:
+            self._append(EntryKind.NO_OP, b"")
+        else:  # from here on the log says who votes, whatever the settings of others say
+            data = encode_configuration(state.log.configuration)
+            self._append(EntryKind.CONFIGURATION, data)
         self.broadcast(now)
 
     # Time
@@ -186,6 +190,7 @@ class Leadership:
                 entries,
                 self.state.commit_index,
                 self.round,
+                peer in log.configuration.learners,
             ),
         )
 
@@ -206,6 +211,7 @@ class Leadership:
                 len(snapshot.data),
                 snapshot.data[offset : offset + self.state.settings.batch_bytes_max],
                 self.round,
+                peer in self.state.log.configuration.learners,
             ),
         )
 
@@ -297,7 +303,7 @@ class Leadership:
         Source: Ongaro on raft-dev, "bug in single-server membership changes" (2015).
         """
         state = self.state
-        changed = state.log.configuration.changed(event.change, event.node)
+        changed = state.log.configuration.changed(event.change, event.node, event.addresses)
         if self.transfer_target:
             self._refuse(event.request, RefusalReason.TRANSFERRING)
         elif self._change_is_open():
@@ -306,6 +312,8 @@ class Leadership:
             self._refuse(event.request, RefusalReason.NO_SUCH_CHANGE)
         elif event.change is ConfigurationChange.PROMOTE and not self._has_caught_up(event.node):
             self._refuse(event.request, RefusalReason.NOT_CAUGHT_UP)
+        elif not self._is_answered_by(changed):
+            self._refuse(event.request, RefusalReason.TOO_FEW_ANSWER)
         elif self._is_full():
             self._refuse(event.request, RefusalReason.BUSY)
         else:
@@ -315,6 +323,17 @@ class Leadership:
     def _change_is_open(self) -> bool:
         state = self.state
         return state.commit_index < max(self.start_index, state.log.configurations[-1][0])
+
+    def _is_answered_by(self, configuration: Configuration) -> bool:
+        """Return whether a majority of a configuration has answered in ``election_seconds``:
+        otherwise nothing would be committed after the change, not even a change back.
+        """
+        heard = {
+            peer: progress.answered_round in self.round_started
+            for peer, progress in self.progress.items()
+        }
+        heard[self.state.node_id] = True
+        return configuration.quorum_value(heard) > 0
 
     def _has_caught_up(self, node: str) -> bool:
         """Return whether one batch brings a learner to the end of the log."""

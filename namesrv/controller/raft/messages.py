@@ -83,6 +83,8 @@ class AppendEntries(RaftMessage, frozen=True, array_like=True):
     entries: Annotated[tuple[LogEntry, ...], msgspec.Meta(max_length=ENTRIES_MAX)]
     commit_index: Natural
     round: Natural
+    learner: bool = False
+    """Whether the leader's configuration has the receiver as a learner."""
 
 
 class AppendEntriesAnswer(RaftMessage, frozen=True, array_like=True):
@@ -104,6 +106,7 @@ class InstallSnapshot(RaftMessage, frozen=True, array_like=True):
     size: Natural
     data: bytes
     round: Natural
+    learner: bool = False
 
 
 class InstallSnapshotAnswer(RaftMessage, frozen=True, array_like=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from triomq.namesrv.controller.raft.configuration import Configuration
 from triomq.namesrv.controller.raft.events import (
     ChangeConfiguration,
     MessageReceived,
@@ -70,6 +71,8 @@ class RaftNode:
         self._heard_leader_at = now
         """A node that starts may have heard of a leader just before it ended."""
         self._election_at = 0.0
+        self.waits_to_be_added = False
+        """Whether this node keeps out of a group that has begun: its disk is empty."""
         self._snapshot_part = bytearray()
         self._snapshot_part_of = (0, 0)
         self._wait_for_election(now)
@@ -202,7 +205,7 @@ class RaftNode:
 
     def _count_votes(self, now: float) -> None:
         voters = self.log.configuration.voters
-        if sum(voter in self._votes for voter in voters) < self.log.configuration.majority:
+        if sum(voter in self._votes for voter in voters) < self._votes_needed():
             return
         if self.role is RaftRole.PRE_CANDIDATE:
             self._campaign(now, pre=False)
@@ -210,6 +213,42 @@ class RaftNode:
             self.role = RaftRole.LEADER
             self.leader = self.node_id
             self.leadership = Leadership(self.state, now)
+
+    def _votes_needed(self) -> int:
+        """Return a majority; all voters while the log is empty. Once a group has begun, each of
+        them has been in a term, so one that has not has lost its disk.
+        """
+        configuration = self.log.configuration
+        return configuration.majority if self.log.last_index else len(configuration.voters)
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether the disk of this voter is empty: before the group begins, or since it was
+        lost with votes and entries that others count on.
+        """
+        empty = not self.term and not self.log.last_index
+        return empty and self.node_id in self.log.configuration.voters
+
+    def _keeps_out(self, sender: str, message: AnyRaftMessage) -> bool:
+        """Return whether a node with an empty disk must not take a message of a group that has
+        begun. As a learner it may: it promises nothing until the leader has it as a voter.
+        """
+        match message:
+            case RequestVote():
+                keeps_out = message.last_index > 0
+            case RequestVoteAnswer():
+                keeps_out = not message.granted
+            case AppendEntries() | InstallSnapshot():
+                keeps_out = not message.learner
+            case _:
+                keeps_out = True
+        self.waits_to_be_added |= keeps_out
+        if isinstance(message, AppendEntries | InstallSnapshot) and message.learner:
+            # Whom it voted for in this term is lost: it votes for no other than who leads.
+            self.state.set_hard_state(message.term, sender)
+            self.state.compact(RaftSnapshot(0, 0, Configuration(())))
+            self.waits_to_be_added = False
+        return keeps_out
 
     def _become_follower(self, term: int, leader: str) -> None:
         if self.leadership is not None:
@@ -244,6 +283,8 @@ class RaftNode:
     def _receive(self, sender: str, message: AnyRaftMessage, now: float) -> None:
         if isinstance(message, RequestVote) and not message.transfer and self._hears_a_leader(now):
             return  # a leader works: neither the vote nor the term of a candidate counts
+        if self.is_new and self._keeps_out(sender, message):
+            return
         if message.term < self.term:
             self._answer_old_term(sender, message)
             return

@@ -98,6 +98,15 @@ class ControllerMetadataHeader:
 
 
 @header
+class ChangeControllersHeader:
+    """Header of 19002, which RocketMQ does not have: ``change`` is ``add`` or ``remove``."""
+
+    change: str = wire("change")
+    controller_id: str = wire("controllerId")
+    address: str | None = wire("address", default=None)
+
+
+@header
 class RoleChangedHeader:
     """Header of 1008, one-way to each living broker of a group."""
 

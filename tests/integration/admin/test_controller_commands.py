@@ -96,6 +96,21 @@ async def test_who_leads_and_what_is_set(tmp_path: Path) -> None:
             "updateControllerConfig", "-k", "enableElectUncleanMaster", "-v", "true"
         )
         assert changed.out == f"update controller config success, {run.address}\n"
+        for words, remark in (
+            (("add", "n1"), "write the controller as ID-HOST:PORT"),
+            (("add", "n1-127.0.0.1:1"), "follows and does not vote yet"),
+            (("add", "n0-127.0.0.1:1"), "remove it first"),
+            (("remove", "n0"), "allows no such change"),
+            (("remove", "n9"), "no controller is n9: they are n0, n1"),
+        ):
+            refused = await mqadmin("controller", *words, "-a", run.address)
+            assert refused.code != 0
+            assert remark in refused.err, refused
+        tried = await run("removeController", "n1", "--dry-run")
+        assert "CHANGE_CONTROLLERS" in tried.out
+        document = (await run("removeController", "n1", "--json")).document
+        peers = [f"n0:{run.address}"]
+        assert document == {"controllerId": "n1", "change": "remove", "peers": peers}
         settings = (await run("getControllerConfig", "--json")).document["controllers"]
         assert settings[run.address]["enableElectUncleanMaster"] == "true"
 

@@ -49,6 +49,7 @@ JAVA_ONLY = {
 ELSEWHERE = {
     "brokerForget",  # it needs a missing broker: test_missing_brokers.py
     *("electMaster", "cleanBrokerMetadata", "updateControllerConfig"),  # test_controller_commands
+    *("addController", "removeController"),
 }
 
 

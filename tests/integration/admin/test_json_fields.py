@@ -127,7 +127,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         (
             *("getSyncStateSet", "electMaster", "cleanBrokerMetadata", "getControllerMetaData"),
-            *("getControllerConfig", "updateControllerConfig"),
+            *("getControllerConfig", "updateControllerConfig", "addController", "removeController"),
         ),
         "they need a controller: test_controller_commands.py",
     ),

@@ -112,6 +112,8 @@ WORDS: dict[str, tuple[str, ...]] = {
     "getBrokerEpoch": CLUSTER,
     "electMaster": ("-a", BROKER, "-b", "1", "-bn", "ghost", *CLUSTER),
     "cleanBrokerMetadata": ("-a", BROKER, "-bn", "ghost", "--yes"),
+    "addController": ("-a", BROKER, "n3-ghost:9878"),
+    "removeController": ("-a", BROKER, "n3"),
     "getControllerMetaData": ("-a", BROKER),
     "getControllerConfig": ("-a", BROKER),
     "updateControllerConfig": ("-a", BROKER, "-k", "enableElectUncleanMaster", "-v", "true"),

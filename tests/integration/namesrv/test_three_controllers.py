@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.command import Command, encode_command
 from triomq.remoting.protocol.headers.controller import (
     ApplyBrokerIdHeader,
+    ChangeControllersHeader,
     ControllerMetadataHeader,
     ElectMasterHeader,
     NextBrokerIdHeader,
@@ -89,6 +90,14 @@ class Trio:
                     return leader
                 await trio.sleep(0.02)
 
+    async def change(self, leader: str, change: str, name: str) -> set[str]:
+        """Add or remove a controller, as `mqadmin controller` does; return those that remain."""
+        header = ChangeControllersHeader(change, name, f"127.0.0.1:{self.ports[name]}")
+        answer = await self.ask(leader, Code.CHANGE_CONTROLLERS, header)
+        assert answer.code == ResponseCode.SUCCESS, answer
+        peers = answer.header(ControllerMetadataHeader).peers or ""
+        return {peer.partition(":")[0] for peer in peers.split(";") if peer}
+
     async def give_id(self, leader: str) -> int:
         answer = await self.ask(
             leader, Code.CONTROLLER_GET_NEXT_BROKER_ID, NextBrokerIdHeader("C", "a")
@@ -126,8 +135,8 @@ async def test_what_was_answered_survives_the_leader(tmp_path: Path) -> None:
         assert await controllers.give_id(third) == 3
 
 
-async def test_a_controller_that_has_lost_its_folder_gets_the_log(tmp_path: Path) -> None:
-    """While the others run and one leads: then the leader needs it for a majority."""
+async def test_controllers_come_and_go(tmp_path: Path) -> None:
+    """One that has lost its folder comes back, a fourth is added, and the first leader removed."""
     async with three(tmp_path) as controllers:
         leader = await controllers.leader()
         emptied, other = (name for name in IDS if name != leader)
@@ -135,9 +144,24 @@ async def test_a_controller_that_has_lost_its_folder_gets_the_log(tmp_path: Path
         controllers.kill(emptied)
         shutil.rmtree(tmp_path / emptied)
         await controllers.start(emptied)
-        assert await controllers.leader() == leader
+        assert await controllers.change(leader, "remove", emptied) == {leader, other}
+        assert await controllers.change(leader, "add", emptied) == set(IDS)
         controllers.kill(other)
         assert await controllers.give_id(leader) == 2
+        await controllers.start(other)
+        controllers.ports["n3"] = free_port()
+        await controllers.start("n3")
+        assert await controllers.change(leader, "add", "n3") == {*IDS, "n3"}
+        assert await controllers.change(leader, "remove", leader) == {emptied, other, "n3"}
+        controllers.kill(leader)
+        second = await controllers.leader()
+        assert await controllers.give_id(second) == 3
+        third = "n3" if second != "n3" else other
+        controllers.kill(({emptied, other, "n3"} - {second, third}).pop())
+        assert await controllers.give_id(second) == 4
+        await controllers.start(leader)  # it believes that it is a member, and disturbs nobody
+        assert await controllers.give_id(second) == 5
+        assert (await controllers.metadata(third)).controller_leader_id == second
 
 
 async def test_a_follower_answers_as_in_java(tmp_path: Path) -> None:
@@ -210,13 +234,26 @@ async def test_who_may_send_messages_of_the_log(tmp_path: Path, signed: bool) ->
                 assert answer.code == ResponseCode.CONTROLLER_INVALID_REQUEST, wrong
 
 
+async def listening_at(port: int) -> trio.SocketListener:
+    """Take a port as soon as it is free."""
+    while True:
+        with suppress(OSError):
+            (listener,) = await trio.open_tcp_listeners(port, host="127.0.0.1")
+            return listener
+        await trio.sleep(0.01)
+
+
 async def test_a_peer_that_hangs_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """n2 takes connections and answers nothing, like a stopped process."""
     async with trio.open_nursery() as nursery:
         controllers = Trio(tmp_path, nursery, WriterSettings())
-        (listener,) = await trio.open_tcp_listeners(controllers.ports["n2"], host="127.0.0.1")
+        for name in IDS:
+            await controllers.start(name)
+        await controllers.leader()
+        controllers.kill("n2")
+        listener = await listening_at(controllers.ports["n2"])
         outboxes: list[int] = []
         send = PeerMessages.send
 
@@ -226,8 +263,6 @@ async def test_a_peer_that_hangs_delays_no_other(
 
         monkeypatch.setattr(PeerMessages, "send", counting)
         async with listener:
-            await controllers.start("n0")
-            await controllers.start("n1")
             leader = await controllers.leader()
             for _ in range(30):
                 await controllers.give_id(leader)

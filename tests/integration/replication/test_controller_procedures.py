@@ -12,39 +12,50 @@ from pathlib import Path
 
 import pytest
 import trio
-from controlled_group import WAIT_SECONDS, brokers_of, controlled_group, controller_alone
-from controller_processes import controller_processes
+from controlled_group import WAIT_SECONDS, brokers_of, controller_alone
+from controller_processes import IDS, controller_processes
+from mqadmin_calls import mqadmin
 from processes import ROOT
 
 from triomq import Producer, ProducerSettings, SendFailed
+from triomq.remoting.protocol.codes import RequestCode as Code
+from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.headers.controller import ControllerMetadataHeader
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 EARLIER_COMMITS = 50
 
 
-async def test_a_group_moves_to_other_controllers_with_all_its_messages(tmp_path: Path) -> None:
-    """Stopped, and without the ids and epochs that the earlier controller gave."""
+async def test_brokers_go_on_while_their_controllers_are_replaced(tmp_path: Path) -> None:
+    """A fourth controller comes, the first one goes, and the one that leads then is killed."""
     sent = [b"%d" % number for number in range(20)]
-    async with controlled_group(tmp_path) as group:
-        for body in sent:
-            await group.send_until_ok(1, "T", body)
-        for number in (2, 1):  # the master last
-            await group.brokers[number].end(signal.SIGTERM)
-    with controller_processes(tmp_path / "three") as three:
-        three.leader()
-        async with brokers_of(tmp_path, three.name_servers, three.addresses) as group:
+    with controller_processes(tmp_path / "controllers") as controllers:
+        controllers.leader()
+        async with brokers_of(tmp_path, controllers.name_servers, controllers.addresses) as group:
             for number in (1, 2):
-                store = tmp_path / f"broker-{number}" / "store"
-                for name in ("brokerIdentity", "epochFileCheckpoint"):
-                    (store / name).unlink()
                 await group.add(number, minInSyncReplicas=1).start()
                 await group.settled(1, set(range(1, number + 1)))
+            for body in sent:
+                await group.send_until_ok(1, "T", body)
+            controllers.start("n3", (*IDS, "n3"))
+            for words in (("add", f"n3-{controllers.address('n3')}"), ("remove", "n0")):
+                done = await mqadmin("controller", *words, "-a", controllers.addresses)
+                assert (done.code, done.err) == (0, ""), done
+            assert "n0:" not in done.out
+            assert f"n3:{controllers.address('n3')}" in done.out
+            controllers.kill("n0")
+            controllers.kill(controllers.leader())
+            leader = await trio.to_thread.run_sync(controllers.leader)
             await group.send_until_ok(1, "T", b"next")
             await group.brokers[1].end(signal.SIGKILL)
             await group.settled(2, {2})
             await group.send_until_ok(2, "T", b"last")
             assert await group.bodies(2, "T", 22) == [*sent, b"next", b"last"]
+            said = controllers.try_at(leader, request(Code.CONTROLLER_GET_METADATA_INFO))
+            assert said is not None
+            peers = said.header(ControllerMetadataHeader).peers or ""
+            assert [one.partition(":")[0] for one in peers.split(";")[:-1]] == ["n1", "n2", "n3"]
 
 
 def earlier_tree(folder: Path) -> Path:

@@ -14,6 +14,9 @@ from triomq.namesrv.controller import replicated_state
 from triomq.namesrv.controller.command_log import CommandLog
 from triomq.namesrv.controller.commands import ApplyId, Elect
 from triomq.namesrv.controller.controller_files import EARLIER_FILE, ControllerFolder
+from triomq.namesrv.controller.controller_settings import Peer
+from triomq.namesrv.controller.members import ControllerMembers
+from triomq.namesrv.controller.raft.configuration import Configuration
 from triomq.namesrv.controller.raft.events import MessageReceived
 from triomq.namesrv.controller.raft.messages import AppendEntries
 from triomq.namesrv.controller.raft.state import RaftInvariantBroken
@@ -227,11 +230,38 @@ async def test_a_state_that_cannot_be_read_ends_the_start(tmp_path: Path) -> Non
         ControllerFolder(tmp_path, ("n0",)).open()
 
 
-async def test_a_folder_has_one_process_and_one_group(tmp_path: Path) -> None:
+async def test_a_folder_has_one_process(tmp_path: Path) -> None:
     first = ControllerFolder(tmp_path, ("n0",))
     first.open().close()
     with pytest.raises(ConfigError, match="another process"):
         ControllerFolder(tmp_path, ("n0",)).open()
     first.close()
-    with pytest.raises(ConfigError, match="that of the controllers n0, and"):
-        ControllerFolder(tmp_path, ("n0", "n1", "n2")).open()
+
+
+async def test_the_log_says_who_the_controllers_are(tmp_path: Path) -> None:
+    async with opened(tmp_path) as log:
+        await log.commit(apply_id(1))
+    named = [Peer(name, f"{name}:1") for name in ("n0", "n1")]
+    async with opened(tmp_path, "n0", "n1") as log:
+        await log.led.wait()  # with the one vote that the log asks for
+        members = ControllerMembers(named[0], named, log)
+        assert members.current() == (named[0],)
+        assert members.difference().startswith(
+            "controllerDLegerPeers names n0-n0:1;n1-n1:1, and the log n0-n0:1: the log counts"
+        )
+        for wrong, remark in (
+            (Peer("n0", "x:1"), "controller n0 listens on n0:1: remove it first"),
+            (Peer("n2", "n0:1"), "n0:1 is the address of controller n0"),
+        ):
+            with pytest.raises(Rejected, match=remark):
+                await members.add(wrong)
+        with pytest.raises(Rejected, match="no controller is n1: they are n0"):
+            await members.remove("n1")
+        with pytest.raises(Rejected, match="allows no such change"):
+            await members.remove("n0")
+        with pytest.raises(Rejected, match="follows and does not vote yet"):
+            await members.add(named[1])
+        assert log.configuration == Configuration(("n0",), ("n1",), {"n0": "n0:1", "n1": "n1:1"})
+        await members.remove("n1")
+    async with opened(tmp_path, "n0") as log:
+        assert log.configuration == Configuration(("n0",), (), {"n0": "n0:1"})

@@ -16,6 +16,7 @@ from triomq.namesrv.controller.commands import ApplyId
 from triomq.namesrv.controller.controller_files import ControllerFolder
 from triomq.namesrv.controller.controller_settings import ControllerSettings, Peer
 from triomq.namesrv.controller.liveness import BrokerLiveness
+from triomq.namesrv.controller.members import ControllerMembers
 from triomq.namesrv.controller.requests import ControllerRequests
 from triomq.remoting.protocol.headers.registration import BrokerHeartbeatHeader
 from triomq.remoting.protocol.limits import Limits
@@ -41,7 +42,9 @@ async def requests_of_one(folder: Path) -> AsyncIterator[ControllerRequests]:
         nursery.start_soon(log.run)
         await log.led.wait()
         await groups.apply_id(command)
-        yield ControllerRequests(groups=groups, settings=settings, peers=[Peer("n0", "a:1")])
+        peer = Peer("n0", "a:1")
+        members = ControllerMembers(peer, [peer], log)
+        yield ControllerRequests(groups=groups, settings=settings, members=members)
         nursery.cancel_scope.cancel()
 
 

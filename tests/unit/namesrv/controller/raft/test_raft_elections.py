@@ -57,7 +57,8 @@ def test_a_candidate_counts_its_own_vote_when_its_disk_has_it() -> None:
     node = NodeUnderTest(disk=False)
     node.campaign()
     assert sent(node.effects, RequestVote) == []
-    node.hear("b", RequestVoteAnswer(1, True))
+    for voter in "bc":
+        node.hear(voter, RequestVoteAnswer(1, True))
     assert node.node.role is RaftRole.CANDIDATE
     node.step(Persisted(1))
     assert node.node.role is RaftRole.LEADER
@@ -162,11 +163,11 @@ def test_a_node_outside_of_the_configuration_does_not_campaign() -> None:
 
 
 def test_answers_of_an_earlier_campaign_do_not_count() -> None:
-    node = NodeUnderTest()
+    node = NodeUnderTest(terms=(1,), term=1)
     node.campaign()
     node.wait(ELECTION * 2)
-    node.hear("b", RequestVoteAnswer(2, True, True))
-    assert node.node.term == 2
-    node.hear("c", RequestVoteAnswer(1, True))
+    node.hear("b", RequestVoteAnswer(3, True, True))
+    assert node.node.term == 3
+    node.hear("c", RequestVoteAnswer(2, True))
     assert node.node.role is RaftRole.CANDIDATE
     assert sent(node.effects, AppendEntries) == []
