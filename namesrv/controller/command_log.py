@@ -189,7 +189,8 @@ class CommandLog:
             raise _rejected(answer)
         assert not isinstance(answer, Applied)
         if answer is None:
-            _log.info("%s %s: the controllers are %s", change.value, node_id, self.configuration)
+            members = ", ".join(self.configuration.members)
+            _log.info("%s %s: the controllers are %s", change.value, node_id, members)
         return answer
 
     async def _ask(self, event_of: Callable[[int], RaftEvent]) -> Answer:

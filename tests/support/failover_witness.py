@@ -4,6 +4,7 @@ have confirmed, once and for ever.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,12 +19,17 @@ from simulated_cluster import BROKER, SEGMENT_BYTES, Life, Service, SimulatedClu
 from simulated_reading import whole_records
 
 from triomq.broker.replication.epochs import EpochHistory
+from triomq.broker.replication.master_set import MasterSet, SetRules
 from triomq.broker.replication.set_keeper import SetKeeper
+from triomq.broker.roles import role
 from triomq.broker.roles.tenure import Tenure
 from triomq.broker.store.store import MessageStore
-from triomq.namesrv.controller import serve_controller
+from triomq.namesrv.controller import requests, serve_controller
 from triomq.namesrv.controller.broker_groups import BrokerGroups
+from triomq.namesrv.controller.command_log import CommandLog
 from triomq.namesrv.controller.controller_files import ControllerFolder
+from triomq.namesrv.controller.liveness import Sighting
+from triomq.namesrv.controller.raft.settings import RaftSettings
 from triomq.namesrv.controller.serve_controller import ControllerParts
 from triomq.namesrv.controller.state import Group
 from triomq.remoting.protocol.record_reader import read_record
@@ -97,6 +103,21 @@ class Witness:
         def folder_of(path: Path, members: list[str]) -> ControllerFolder:
             return ControllerFolder(path, members, self.cluster.disk_of(path))
 
+        def log_of(**named: Any) -> CommandLog:
+            plain, rate = RaftSettings(), self._rate()
+            settings = RaftSettings(
+                heartbeat_seconds=plain.heartbeat_seconds / rate,
+                election_seconds=plain.election_seconds / rate,
+            )
+            return CommandLog(settings=settings, **named)
+
+        def sighting_of(*, timeout: float, **named: Any) -> Sighting:
+            return Sighting(timeout=timeout / self._rate(), **named)
+
+        def set_of(*, rules: SetRules, **named: Any) -> MasterSet:
+            lease = rules.lease_seconds / self._rate()
+            return MasterSet(rules=attrs.evolve(rules, lease_seconds=lease), **named)
+
         with ExitStack() as patches:
             for owner, name, value in (
                 (SetKeeper, "_settle", settled),
@@ -104,12 +125,22 @@ class Witness:
                 (Tenure, "begin", begun),
                 (ControllerParts, "open", opened),
                 (serve_controller, "ControllerFolder", folder_of),
+                (serve_controller, "CommandLog", log_of),
+                (requests, "Sighting", sighting_of),
+                (role, "MasterSet", set_of),
             ):
                 patches.enter_context(patch.object(owner, name, value))
             yield
 
     def _asking(self) -> str:
         return self.cluster.simulation.network.asking().name
+
+    def _rate(self) -> float:
+        """Return how fast the clock of the asking machine runs: up to 4.5 % too slow or too fast.
+        All times in it are as much longer or shorter for the others.
+        """
+        name = self._asking()
+        return random.Random(f"{self.cluster.simulation.seed} {name}").uniform(0.955, 1.045)
 
     def complain(self, text: str) -> None:
         if text not in self.cluster.deaths:

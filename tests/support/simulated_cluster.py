@@ -112,6 +112,8 @@ class SimulatedCluster:
     nursery: trio.Nursery
     folder: Path
     services: dict[str, Service] = attrs.field(factory=dict)
+    controller_ids: dict[str, str] = attrs.field(factory=dict)
+    """Service -> its controller as in ``controllerDLegerPeers``."""
     deaths: list[str] = attrs.field(factory=list)
     starts: list[BrokerStart] = attrs.field(factory=list)
     losses: list[float] = attrs.field(factory=list)
@@ -156,14 +158,14 @@ class SimulatedCluster:
         self._run(self.services[name], machine)
 
     def add_controllers(self, names: Sequence[str]) -> None:
-        """Start them for the first time, with empty disks."""
+        """Start them for the first time, with empty disks; those of later calls name all."""
         machines = {name: self.simulation.machine(name) for name in names}
-        peers = [
-            f"n{number}-{machine.address}:{CONTROLLER_PORT}"
-            for number, machine in enumerate(machines.values())
-        ]
-        for number, (name, machine) in enumerate(machines.items()):
-            settings = {"group_name": "C", "peers": ";".join(peers), "self_id": f"n{number}"}
+        first = len(self.controller_ids)
+        for number, (name, machine) in enumerate(machines.items(), first):
+            self.controller_ids[name] = f"n{number}-{machine.address}:{CONTROLLER_PORT}"
+        peers = ";".join(self.controller_ids.values())
+        for number, (name, machine) in enumerate(machines.items(), first):
+            settings = {"group_name": "C", "peers": peers, "self_id": f"n{number}"}
             root = self._next_folder(name)
             root.mkdir()
             service = Service(name, machine.address, settings, ControllerDisk(root), controls=True)
@@ -175,7 +177,8 @@ class SimulatedCluster:
         self.crash(name, power=True)
         root = self._next_folder(name)
         root.mkdir()
-        self.services[name].disk = ClusterDisk(root)
+        service = self.services[name]
+        service.disk = ControllerDisk(root) if service.controls else ClusterDisk(root)
 
     def disk_of(self, path: Path) -> ClusterDisk:
         """Return the disk that has a path."""

@@ -7,7 +7,7 @@ what every history is judged by, a ``Witness`` compares each confirmed byte and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,7 +24,10 @@ from triomq.client.core.errors import TrioMQError
 from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode
-from triomq.remoting.protocol.headers.controller import ElectMasterHeader
+from triomq.remoting.protocol.headers.controller import (
+    ChangeControllersHeader,
+    ElectMasterHeader,
+)
 from triomq.testing import Simulation
 
 CHAOS_SECONDS = 40.0
@@ -49,6 +52,10 @@ class Controlled(Played):
     chaos_seconds: float = CHAOS_SECONDS
     witness: Witness = attrs.field(init=False)
     disk_lost: bool = False
+    controllers: list[str] = attrs.field(init=False)
+    """Services of the controllers that count."""
+    changing: bool = False
+    """Whether an operator changes the controllers now."""
     _watching: ExitStack = attrs.field(factory=ExitStack, init=False)
 
     async def run(self, simulation: Simulation) -> HistoryResult:
@@ -56,9 +63,8 @@ class Controlled(Played):
             found = await super().run(simulation)
         return attrs.evolve(found, elected=len(self.witness.masters))
 
-    @property
-    def controllers(self) -> list[str]:
-        return [f"controller-{number + 1}" for number in range(self.plan.controllers)]
+    def __attrs_post_init__(self) -> None:
+        self.controllers = [f"controller-{number + 1}" for number in range(self.plan.controllers)]
 
     @property
     def brokers(self) -> list[str]:
@@ -142,6 +148,8 @@ class Controlled(Played):
             "pause master": self._pause_master,
             "lose disk": self._lose_disk,
             "elect": lambda: self._on("shop-1", self._elect),
+            "lose controller": lambda: self._operate(self._lose_controller),
+            "replace controller": lambda: self._operate(self._replace_controller),
         }.get(kind)
         if own is None:
             super()._fault(kind)
@@ -202,18 +210,75 @@ class Controlled(Played):
         group = self.witness.group()
         if group is None or not group.sync_set:
             return
+        chosen = self.simulation.random.choice(sorted(group.sync_set))
+        header = ElectMasterHeader("TestCluster", BROKER, chosen, True)
+        await self._ask_controllers(RequestCode.CONTROLLER_ELECT_MASTER, header)
+
+    async def _ask_controllers(self, code: RequestCode, header: object) -> bool:
+        """Ask the leader; return whether it says that it is done."""
         addresses = [
             f"{self.cluster.services[name].address}:{CONTROLLER_PORT}" for name in self.controllers
         ]
-        chosen = self.simulation.random.choice(sorted(group.sync_set))
-        header = ElectMasterHeader("TestCluster", BROKER, chosen, True)
         try:
             async with Connector() as connector:
-                await Controllers(addresses, connector).call(
-                    RequestCode.CONTROLLER_ELECT_MASTER, header
-                )
+                await Controllers(addresses, connector).call(code, header)
         except (RemotingError, TrioMQError):
+            return False
+        return True
+
+    # An operator changes the controllers
+
+    def _operate(self, work: Callable[[], Awaitable[None]]) -> None:
+        """One thing after the other, and only while all three have their disks."""
+        if not self.changing and len(self.controllers) == 3:
+            self.changing = True
+            self._on("shop-1", self._until_done, work)
+
+    async def _until_done(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        finally:
+            self.changing = False
+
+    async def _lose_controller(self) -> None:
+        """A controller comes back with an empty disk: it follows when it was removed and added."""
+        choose = self.simulation.random
+        name = choose.choice(self.controllers)
+        if not self.cluster.services[name].running:
             return
+        self.cluster.lose_disk(name)
+        await trio.sleep(choose.uniform(0.1, RESTART_SECONDS_MAX))
+        self._start(name)
+        await trio.sleep(choose.uniform(0.0, 10.0))
+        await self._change("remove", name)
+        await self._change("add", name)
+
+    async def _replace_controller(self) -> None:
+        """A fourth controller comes, and one of the others goes for good."""
+        name = f"controller-{len(self.cluster.controller_ids) + 1}"
+        self.cluster.add_controllers([name])
+        await self._change("add", name)
+        self.controllers.append(name)
+        old = self.simulation.random.choice(self.controllers)
+        await self._change("remove", old)
+        self.controllers.remove(old)
+        self.cluster.crash(old, power=False)
+        self.cluster.services[old].gone = True
+
+    async def _change(self, change: str, name: str) -> None:
+        """Add or remove a controller, as often as it needs."""
+        controller_id, _, address = self.cluster.controller_ids[name].partition("-")
+        header = ChangeControllersHeader(change, controller_id, address)
+        while not await self._ask_controllers(RequestCode.CHANGE_CONTROLLERS, header):
+            if change == "remove" and not self._is_controller(controller_id):
+                return  # an earlier request did it, and its answer was lost
+            await trio.sleep(0.5)
+
+    def _is_controller(self, controller_id: str) -> bool:
+        """Whether the newest controller has it in its log."""
+        nodes = [groups.log.lasting.node for groups in self.witness.controllers.values()]
+        newest = max(nodes, key=lambda node: (node.log.last_term, node.state.commit_index))
+        return controller_id in newest.log.configuration_at(newest.state.commit_index).members
 
     # Afterwards
 

@@ -27,6 +27,8 @@ CONTROLLED_FAULTS = (
     *("pause master",) * 4,
     *("elect",) * 4,
     *("lose disk",) * 2,
+    *("lose controller",) * 3,
+    *("replace controller",) * 2,
 )
 """Of a group in controller mode."""
 DAYS_40 = 40 * 86_400.0
