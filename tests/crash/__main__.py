@@ -19,7 +19,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support")]
 
 import attrs  # noqa: E402
-from crash_loop import CrashLoop, CrashLoopFailed  # noqa: E402
+from crash_grpc import GrpcSender  # noqa: E402
+from crash_loop import CrashLoop, CrashLoopFailed, Sender  # noqa: E402
 
 WORK = HERE.parent.parent / ".crash"
 TELL_ROUNDS = 10
@@ -43,7 +44,7 @@ def main() -> int:
     if arguments.fresh:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    loop = CrashLoop(folder, arguments.seed)
+    loop = CrashLoop(folder, arguments.seed, senders=(Sender, GrpcSender))
     begun = time.monotonic()
     try:
         while loop.figures.rounds < arguments.rounds:

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
@@ -48,6 +48,8 @@ NOBODY = "127.0.0.1:9"
 TOPIC = "CrashLoop"
 QUEUES = 4
 SENDERS = 4
+GRPC_PORT = 2
+"""Above that of the remoting protocol."""
 SEGMENT_BYTES = 4 * 1024 * 1024
 SETTINGS = {
     "flushDiskType": "SYNC_FLUSH",
@@ -63,12 +65,16 @@ SETTINGS = {
 
 @attrs.frozen
 class Acknowledged:
-    """An acknowledged message and its place, as the answer named it."""
+    """An acknowledged message and its place, as the answer named it; None: it names none."""
 
     body: str
-    queue_id: int
+    queue_id: int | None
     queue_offset: int
-    log_offset: int
+    log_offset: int | None
+
+    @property
+    def name(self) -> str:
+        return self.body.partition(":")[0]
 
 
 @attrs.define
@@ -173,6 +179,8 @@ class CrashLoop:
     seed: int
     command: tuple[str, ...] = (sys.executable, "-m", "triomq.broker")
     """How the broker is started; tests of this loop start one with a broken rule."""
+    senders: Sequence[type[Sender]] = (Sender,)
+    """They take turns."""
     load_seconds: tuple[float, float] = (0.1, 0.8)
     tell: Callable[[str], None] = lambda text: None
     pops: bool = True
@@ -228,7 +236,9 @@ class CrashLoop:
         os.replace(fresh, self._state)
 
     def _start(self, port: int) -> subprocess.Popen[bytes]:
-        conf = processes.write_broker_conf(self.folder, "broker-a", NOBODY, port, **SETTINGS)
+        conf = processes.write_broker_conf(
+            self.folder, "broker-a", NOBODY, port, grpcServerPort=port + GRPC_PORT, **SETTINGS
+        )
         with (self.folder / "broker-a.log").open("ab") as output:
             return subprocess.Popen(
                 [*self.command, "-c", str(conf)],
@@ -240,10 +250,11 @@ class CrashLoop:
     def _serve(self) -> tuple[subprocess.Popen[bytes], str]:
         """A broker that answers, and its address."""
         while True:
-            port = processes.free_port(span=2)
+            port = processes.free_port(span=GRPC_PORT + 1)
             process = self._start(port)
             try:
-                processes.wait_listening(port, process, self.folder / "broker-a.log")
+                for each in (port, port + GRPC_PORT):
+                    processes.wait_listening(each, process, self.folder / "broker-a.log")
             except AssertionError:
                 kill(process)
                 # Another process of this machine may have taken the port.
@@ -259,7 +270,7 @@ class CrashLoop:
         number = self.figures.rounds
         choose = random.Random(f"{self.seed}/{number}")
         while choose.random() < 0.15:  # recovery itself is killed
-            process = self._start(processes.free_port(span=2))
+            process = self._start(processes.free_port(span=GRPC_PORT + 1))
             time.sleep(choose.uniform(0.2, 1.0))
             kill(process)
             self.figures.killed_while_starting += 1
@@ -267,7 +278,7 @@ class CrashLoop:
         try:
             self.compare(address)
             senders = [
-                Sender(
+                self.senders[index % len(self.senders)](
                     address, f"{number}-{index}", choose.choice((1, 8, 32)), choose.getrandbits(32)
                 )
                 for index in range(SENDERS)
@@ -322,8 +333,8 @@ class CrashLoop:
         """What the recovered broker has, with what it had acknowledged before it died."""
         records, end = scan_log(self._log, SEGMENT_BYTES, self.figures.checked_to)
         records = [record for record in records if record.topic == TOPIC]
-        by_offset = {record.log_offset: record for record in records}
-        lost = [one for one in self.pending if not same(by_offset.get(one.log_offset), one)]
+        by_name = {name_of(record): record for record in records}
+        lost = [one for one in self.pending if not same(by_name.get(one.name), one)]
         self.figures.lost += len(lost)
         doubles = []
         for record in records:
@@ -427,10 +438,14 @@ def pull_from(connection: BlockingConnection, queue_id: int, offset: int) -> lis
 
 
 def same(record: Record | None, one: Acknowledged) -> bool:
-    return record is not None and (record.body.decode(), record.queue_id, record.queue_offset) == (
-        one.body,
-        one.queue_id,
-        one.queue_offset,
+    return record is not None and all(
+        named in (None, found)
+        for named, found in (
+            (one.body, record.body.decode()),
+            (one.queue_id, record.queue_id),
+            (one.queue_offset, record.queue_offset),
+            (one.log_offset, record.log_offset),
+        )
     )
 
 

@@ -1,5 +1,5 @@
-"""A real broker with SYNC_FLUSH, killed under load again and again: nothing acknowledged is lost,
-nothing is there twice. ``make crash-test`` does it 200 times.
+"""A real broker with SYNC_FLUSH, killed under load by both protocols again and again: nothing
+acknowledged is lost, nothing is there twice. ``make crash-test`` does it 200 times.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from crash_loop import CrashLoop, CrashLoopFailed
+from crash_grpc import GrpcSender
+from crash_loop import CrashLoop, CrashLoopFailed, Sender
 
 BROKEN = Path(__file__).resolve().parents[2] / "support" / "broken_broker.py"
 
@@ -16,10 +17,12 @@ BROKEN = Path(__file__).resolve().parents[2] / "support" / "broken_broker.py"
 @pytest.mark.slow
 @pytest.mark.feature("42b", "51a", "51b", "197c")
 def test_ten_kills_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
-    loop = CrashLoop(tmp_path, 1)
+    loop = CrashLoop(tmp_path, 1, senders=(Sender, GrpcSender))
     for _ in range(5):
         loop.run()
-    loop = CrashLoop(tmp_path, 1)  # the run was interrupted, and goes on
+    loop = CrashLoop(
+        tmp_path, 1, senders=(Sender, GrpcSender)
+    )  # the run was interrupted, and goes on
     assert loop.figures.rounds == 5
     for _ in range(5):
         loop.run()
@@ -31,16 +34,22 @@ def test_ten_kills_under_load_lose_and_double_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("rule", "kind", "words"),
     [
-        ("acknowledge-before-write", r"[1-9]\d* acknowledged messages lost"),
-        ("store-twice", r"[1-9]\d* (duplicates|faults of POP)|gaps"),
-        ("pop-again", r"[1-9]\d* faults of POP"),
+        ("acknowledge-before-write", GrpcSender, r"[1-9]\d* acknowledged messages lost"),
+        ("store-twice", Sender, r"[1-9]\d* (duplicates|faults of POP)|gaps"),
+        ("pop-again", Sender, r"[1-9]\d* faults of POP"),
     ],
 )
-def test_a_broker_with_one_rule_broken_is_found_out(tmp_path: Path, rule: str, words: str) -> None:
+def test_a_broker_with_one_rule_broken_is_found_out(
+    tmp_path: Path, rule: str, kind: type[Sender], words: str
+) -> None:
     loop = CrashLoop(
-        tmp_path, 1, command=(sys.executable, str(BROKEN), rule), load_seconds=(0.3, 0.5)
+        tmp_path,
+        1,
+        command=(sys.executable, str(BROKEN), rule),
+        senders=(kind,),
+        load_seconds=(0.3, 0.5),
     )
 
     def rounds() -> None:
