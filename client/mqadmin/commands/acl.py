@@ -194,54 +194,30 @@ RULE = (
 
 COMMANDS = (
     AdminCommand(
-        name="createAcl",
+        "createAcl",
+        partial(change_acl, code=RequestCode.AUTH_CREATE_ACL, verb="create"),
         effect=Effect.CHANGES,
-        run=partial(change_acl, code=RequestCode.AUTH_CREATE_ACL, verb="create"),
-        options=RULE,
-    ),
+    ).with_options(*RULE),
     AdminCommand(
-        name="updateAcl",
+        "updateAcl",
+        partial(change_acl, code=RequestCode.AUTH_UPDATE_ACL, verb="update"),
         effect=Effect.CHANGES,
-        run=partial(change_acl, code=RequestCode.AUTH_UPDATE_ACL, verb="update"),
-        options=RULE,
+    ).with_options(*RULE),
+    AdminCommand("deleteAcl", delete_acl, effect=Effect.DESTROYS, loss="the rules").with_options(
+        *EVERYWHERE,
+        SUBJECT,
+        Option("-r, --resources LIST", "only the rules for these (default: all)", read_resources),
     ),
-    AdminCommand(
-        name="deleteAcl",
-        effect=Effect.DESTROYS,
-        loss="the rules",
-        run=delete_acl,
-        options=(
-            *EVERYWHERE,
-            SUBJECT,
-            Option(
-                "-r, --resources LIST", "only the rules for these (default: all)", read_resources
-            ),
-        ),
+    AdminCommand("getAcl", get_acl).with_options(
+        *BROKERS, Option("-s, --subject SUBJECT", "whose rights: User:name", read_subject)
     ),
-    AdminCommand(
-        name="getAcl",
-        run=get_acl,
-        options=(
-            *BROKERS,
-            Option("-s, --subject SUBJECT", "whose rights: User:name", read_subject),
-        ),
+    AdminCommand("listAcl", list_acls).with_options(
+        *BROKERS,
+        Option("-s, --subject TEXT", "only subjects with this part of the name"),
+        Option("-r, --resource TEXT", "only resources with this part of the name"),
     ),
-    AdminCommand(
-        name="listAcl",
-        run=list_acls,
-        options=(
-            *BROKERS,
-            Option("-s, --subject TEXT", "only subjects with this part of the name"),
-            Option("-r, --resource TEXT", "only resources with this part of the name"),
-        ),
-    ),
-    AdminCommand(
-        name="copyAcl",
-        effect=Effect.CHANGES,
-        run=copy_acls,
-        options=(
-            *BETWEEN,
-            Option("-s, --subjects LIST", "only these, joined by commas (default: all)", names),
-        ),
+    AdminCommand("copyAcl", copy_acls, effect=Effect.CHANGES).with_options(
+        *BETWEEN,
+        Option("-s, --subjects LIST", "only these, joined by commas (default: all)", names),
     ),
 )

@@ -170,20 +170,14 @@ def read_files(text: str) -> list[Path]:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="convertAcl",
-        effect=Effect.ACTS,
-        run=convert,
-        options=(
-            Option(
-                "FILES",
-                "plain_acl.yml, or several files joined by commas; the first account of a key"
-                " counts",
-                read_files,
-                required=True,
-            ),
-            *EVERYWHERE,
-            Option("-y, --yes", "make the changes; without it they are only printed"),
+    AdminCommand("convertAcl", convert, effect=Effect.ACTS).with_options(
+        Option(
+            "FILES",
+            "plain_acl.yml, or several files joined by commas; the first account of a key counts",
+            read_files,
+            required=True,
         ),
+        *EVERYWHERE,
+        Option("-y, --yes", "make the changes; without it they are only printed"),
     ),
 )

@@ -286,58 +286,50 @@ LOAD_OPTIONS = (
 
 COMMANDS = (
     AdminCommand(
-        name="benchProducer",
-        effect=Effect.ACTS,
-        run=bench_producer,
-        beyond_seconds=beyond,
-        options=(
-            Option("-t, --topic TOPIC", "send to this topic (without it: to a new one, BENCH_…)"),
-            Option(
-                "--in-flight N",
-                "requests that wait for their answers at most",
-                whole(1, IN_FLIGHT_MAX),
-                default=64,
-            ),
-            Option(
-                "--rate N",
-                "messages per second, sent at their times whatever the brokers do (without it: as"
-                " fast as --in-flight allows)",
-                positive(RATE_MAX),
-            ),
-            *LOAD_OPTIONS,
-            Option("-y, --yes", "send to a topic although groups consume it"),
+        "benchProducer", bench_producer, effect=Effect.ACTS, beyond_seconds=beyond
+    ).with_options(
+        Option("-t, --topic TOPIC", "send to this topic (without it: to a new one, BENCH_…)"),
+        Option(
+            "--in-flight N",
+            "requests that wait for their answers at most",
+            whole(1, IN_FLIGHT_MAX),
+            default=64,
         ),
+        Option(
+            "--rate N",
+            "messages per second, sent at their times whatever the brokers do (without it: as"
+            " fast as --in-flight allows)",
+            positive(RATE_MAX),
+        ),
+        *LOAD_OPTIONS,
+        Option("-y, --yes", "send to a topic although groups consume it"),
     ),
     AdminCommand(
-        name="benchConsumer",
-        effect=Effect.ACTS,
-        run=bench_consumer,
-        beyond_seconds=beyond,
-        options=(
-            Option(
-                "-t, --topic TOPIC",
-                "consume this topic (without it: a new one, BENCH_…, which the benchmark fills)",
-            ),
-            Option("-g, --group GROUP", "consume as this group (without it: a new one, BENCH_…)"),
-            Option(
-                "--in-flight N",
-                "batches that are handled at the same time, and requests of the own load",
-                whole(1, IN_FLIGHT_MAX),
-                default=20,
-            ),
-            Option(
-                "--rate N",
-                f"messages per second of the own load (default {CONSUME_RATE})",
-                positive(RATE_MAX),
-            ),
-            Option(
-                "--from PLACE",
-                "where a new group begins: first or last",
-                first_or_last,
-                default="first",
-            ),
-            *LOAD_OPTIONS,
-            Option("-y, --yes", "consume as a group that exists"),
+        "benchConsumer", bench_consumer, effect=Effect.ACTS, beyond_seconds=beyond
+    ).with_options(
+        Option(
+            "-t, --topic TOPIC",
+            "consume this topic (without it: a new one, BENCH_…, which the benchmark fills)",
         ),
+        Option("-g, --group GROUP", "consume as this group (without it: a new one, BENCH_…)"),
+        Option(
+            "--in-flight N",
+            "batches that are handled at the same time, and requests of the own load",
+            whole(1, IN_FLIGHT_MAX),
+            default=20,
+        ),
+        Option(
+            "--rate N",
+            f"messages per second of the own load (default {CONSUME_RATE})",
+            positive(RATE_MAX),
+        ),
+        Option(
+            "--from PLACE",
+            "where a new group begins: first or last",
+            first_or_last,
+            default="first",
+        ),
+        *LOAD_OPTIONS,
+        Option("-y, --yes", "consume as a group that exists"),
     ),
 )

@@ -126,36 +126,18 @@ async def query_cq(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="updateTopicList",
-        run=update_topics,
-        effect=Effect.CHANGES,
-        options=(
-            *MASTERS,
-            Option("-f, --filename FILE", "a JSON list of topic settings", required=True),
-        ),
+    AdminCommand("updateTopicList", update_topics, effect=Effect.CHANGES).with_options(
+        *MASTERS, Option("-f, --filename FILE", "a JSON list of topic settings", required=True)
     ),
-    AdminCommand(
-        name="updateSubGroupList",
-        run=update_groups,
-        effect=Effect.CHANGES,
-        options=(
-            *MASTERS,
-            Option("-f, --filename FILE", "a JSON list of group settings", required=True),
-        ),
+    AdminCommand("updateSubGroupList", update_groups, effect=Effect.CHANGES).with_options(
+        *MASTERS, Option("-f, --filename FILE", "a JSON list of group settings", required=True)
     ),
-    AdminCommand(
-        name="queryCq",
-        run=query_cq,
-        options=(
-            TOPIC,
-            Option("-q, --queue ID", "the queue", whole(0), required=True),
-            Option("-i, --index OFFSET", "the first entry", whole(0), required=True),
-            Option("-c, --count N", "number of entries", whole(1, 1024), default=10),
-            Option("-b, --broker ADDRESS", "only this broker, host:port"),
-            Option(
-                "-g, --consumer GROUP", "show whether entries match the subscription of this group"
-            ),
-        ),
+    AdminCommand("queryCq", query_cq).with_options(
+        TOPIC,
+        Option("-q, --queue ID", "the queue", whole(0), required=True),
+        Option("-i, --index OFFSET", "the first entry", whole(0), required=True),
+        Option("-c, --count N", "number of entries", whole(1, 1024), default=10),
+        Option("-b, --broker ADDRESS", "only this broker, host:port"),
+        Option("-g, --consumer GROUP", "show whether entries match the subscription of this group"),
     ),
 )

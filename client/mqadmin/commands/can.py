@@ -41,17 +41,11 @@ async def can(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="can",
-        run=can,
-        options=(
-            Option("USER", "name of the user", required=True),
-            Option("ACTION", f"one of {', '.join(ASKABLE)}", one_of_words(*ASKABLE), required=True),
-            Option(
-                "RESOURCE", "Topic:NAME, Group:NAME or Cluster:NAME", read_resource, required=True
-            ),
-            *BROKERS,
-            Option("--from IP", "the address that the request comes from", default="127.0.0.1"),
-        ),
+    AdminCommand("can", can).with_options(
+        Option("USER", "name of the user", required=True),
+        Option("ACTION", f"one of {', '.join(ASKABLE)}", one_of_words(*ASKABLE), required=True),
+        Option("RESOURCE", "Topic:NAME, Group:NAME or Cluster:NAME", read_resource, required=True),
+        *BROKERS,
+        Option("--from IP", "the address that the request comes from", default="127.0.0.1"),
     ),
 )

@@ -37,8 +37,8 @@ async def clean(admin: Admin, options: Values, *, what: Cleaning) -> Result:
 
 
 def _command(name: str, what: Cleaning, remark: str) -> AdminCommand:
-    return AdminCommand(
-        name=name, run=partial(clean, what=what), effect=Effect.CHANGES, options=OPTIONS
+    return AdminCommand(name, partial(clean, what=what), effect=Effect.CHANGES).with_options(
+        *OPTIONS
     )
 
 

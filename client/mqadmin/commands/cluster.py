@@ -181,14 +181,10 @@ async def broker_status(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="clusterList",
-        run=cluster_list,
-        options=(
-            Option("-m, --moreStats", "print totals of yesterday and today instead of load"),
-            INTERVAL,
-            Option("-c, --clusterName NAME", "only this cluster"),
-        ),
+    AdminCommand("clusterList", cluster_list).with_options(
+        Option("-m, --moreStats", "print totals of yesterday and today instead of load"),
+        INTERVAL,
+        Option("-c, --clusterName NAME", "only this cluster"),
     ),
-    AdminCommand(name="brokerStatus", run=broker_status, options=BROKERS),
+    AdminCommand("brokerStatus", broker_status).with_options(*BROKERS),
 )

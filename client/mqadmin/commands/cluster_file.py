@@ -335,52 +335,35 @@ RENAME = Option(
 )
 
 COMMANDS = (
-    AdminCommand(
-        name="clusterExport",
-        effect=Effect.ACTS,
-        run=export,
-        options=(
-            Option("-c, --clusterName NAME", "the cluster (default: the only one)"),
-            Option(
-                "-o, --output FILE", "write this file: JSON if it ends with .json, otherwise YAML"
-            ),
-            Option("--offsets", "with the offsets of the groups"),
-            Option("--partial", "leave out brokers that do not answer, and name them in the file"),
-        ),
+    AdminCommand("clusterExport", export, effect=Effect.ACTS).with_options(
+        Option("-c, --clusterName NAME", "the cluster (default: the only one)"),
+        Option("-o, --output FILE", "write this file: JSON if it ends with .json, otherwise YAML"),
+        Option("--offsets", "with the offsets of the groups"),
+        Option("--partial", "leave out brokers that do not answer, and name them in the file"),
+    ),
+    AdminCommand("clusterDiff", diff).with_options(
+        FILE,
+        CLUSTER,
+        RENAME,
+        Option("--prune", "also what `cluster apply --prune` would delete"),
+        Option("--offsets", "also the offsets, as `cluster import` would change them"),
     ),
     AdminCommand(
-        name="clusterDiff",
-        run=diff,
-        options=(
-            FILE,
-            CLUSTER,
-            RENAME,
-            Option("--prune", "also what `cluster apply --prune` would delete"),
-            Option("--offsets", "also the offsets, as `cluster import` would change them"),
-        ),
-    ),
-    AdminCommand(
-        name="clusterApply",
+        "clusterApply",
+        apply,
         effect=Effect.DESTROYS,
         loss="what the file does not name",
         asks_with="prune",
-        run=apply,
-        options=(
-            FILE,
-            CLUSTER,
-            RENAME,
-            Option("--prune", "delete items that the file does not name, of the kinds that it has"),
-        ),
+    ).with_options(
+        FILE,
+        CLUSTER,
+        RENAME,
+        Option("--prune", "delete items that the file does not name, of the kinds that it has"),
     ),
-    AdminCommand(
-        name="clusterImport",
-        effect=Effect.CHANGES,
-        run=import_file,
-        options=(
-            FILE,
-            CLUSTER,
-            RENAME,
-            Option("--force", "also if groups have members, which may overwrite the offsets"),
-        ),
+    AdminCommand("clusterImport", import_file, effect=Effect.CHANGES).with_options(
+        FILE,
+        CLUSTER,
+        RENAME,
+        Option("--force", "also if groups have members, which may overwrite the offsets"),
     ),
 )

@@ -79,37 +79,26 @@ async def set_read_ahead(admin: Admin, options: Values) -> Result:
 GROUP = Option("-g, --consumerGroup GROUP", "the group", required=True)
 
 COMMANDS = (
-    AdminCommand(name="getColdDataFlowCtrInfo", run=cold_reads, options=MASTERS),
+    AdminCommand("getColdDataFlowCtrInfo", cold_reads).with_options(*MASTERS),
     AdminCommand(
-        name="updateColdDataFlowCtrGroupConfig",
-        effect=Effect.CHANGES,
-        run=update_threshold,
-        options=(
-            *MASTERS,
-            GROUP,
-            Option(
-                "-v, --threshold BYTES", "bytes from disk that it may read", whole(0), required=True
-            ),
+        "updateColdDataFlowCtrGroupConfig", update_threshold, effect=Effect.CHANGES
+    ).with_options(
+        *MASTERS,
+        GROUP,
+        Option(
+            "-v, --threshold BYTES", "bytes from disk that it may read", whole(0), required=True
         ),
     ),
     AdminCommand(
-        name="removeColdDataFlowCtrGroupConfig",
-        effect=Effect.CHANGES,
-        run=remove_threshold,
-        options=(*MASTERS, GROUP),
-    ),
-    AdminCommand(
-        name="setCommitLogReadAheadMode",
-        effect=Effect.CHANGES,
-        run=set_read_ahead,
-        options=(
-            *MASTERS,
-            Option(
-                "-m, --commitLogReadAheadMode MODE",
-                "0: as usual, 1: for random reads",
-                whole(0, 1),
-                required=True,
-            ),
+        "removeColdDataFlowCtrGroupConfig", remove_threshold, effect=Effect.CHANGES
+    ).with_options(*MASTERS, GROUP),
+    AdminCommand("setCommitLogReadAheadMode", set_read_ahead, effect=Effect.CHANGES).with_options(
+        *MASTERS,
+        Option(
+            "-m, --commitLogReadAheadMode MODE",
+            "0: as usual, 1: for random reads",
+            whole(0, 1),
+            required=True,
         ),
     ),
 )

@@ -86,14 +86,10 @@ def read_file(path: Path) -> tuple[list[StoredMessage], list[str]]:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="dumpCompactionLog",
-        local=dump,
-        options=(
-            Option(
-                "-f, --file FILE",
-                "a file below the store's compaction folder, or a commit log file",
-            ),
-        ),
+    AdminCommand("dumpCompactionLog", local=dump).with_options(
+        Option(
+            "-f, --file FILE",
+            "a file below the store's compaction folder, or a commit log file",
+        )
     ),
 )

@@ -128,61 +128,50 @@ async def update_group(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="consumerConnection",
-        run=consumer_connection,
-        options=(
-            Option("-g, --consumerGroup GROUP", "the group", required=True),
-            Option("-b, --brokerAddr ADDRESS", "ask only this broker, host:port"),
+    AdminCommand("consumerConnection", consumer_connection).with_options(
+        Option("-g, --consumerGroup GROUP", "the group", required=True),
+        Option("-b, --brokerAddr ADDRESS", "ask only this broker, host:port"),
+    ),
+    AdminCommand("updateSubGroup", update_group, effect=Effect.CHANGES).with_options(
+        *MASTERS,
+        Option("-g, --groupName GROUP", "the group", required=True),
+        Option("-s, --consumeEnable BOOL", "whether the group may consume", truth),
+        Option(
+            "-m, --consumeFromMinEnable BOOL",
+            "whether the group may begin at the first message",
+            truth,
+        ),
+        Option("-d, --consumeBroadcastEnable BOOL", "whether broadcasting is allowed", truth),
+        Option("-o, --consumeMessageOrderly BOOL", "strictly ordered consumption", truth),
+        Option("-q, --retryQueueNums N", "queues of the retry topic", whole(0)),
+        Option(
+            "-r, --retryMaxTimes N",
+            "deliveries before a message becomes a dead letter",
+            whole(-1),
+        ),
+        Option(
+            "-p, --groupRetryPolicy JSON",
+            "delays between deliveries, in RocketMQ's JSON",
+            retry_policy,
+        ),
+        Option("-i, --brokerId ID", "broker id to read from", whole(0)),
+        Option(
+            "-w, --whichBrokerWhenConsumeSlowly ID",
+            "broker id to read from when far behind",
+            whole(0),
+        ),
+        Option(
+            "-a, --notifyConsumerIdsChanged BOOL",
+            "notify members at once when the group changes",
+            truth,
+        ),
+        Option(
+            "--attributes CHANGES",
+            "+key=value sets, -key removes; separated by commas",
+            attribute_changes,
         ),
     ),
-    AdminCommand(
-        name="updateSubGroup",
-        run=update_group,
-        effect=Effect.CHANGES,
-        options=(
-            *MASTERS,
-            Option("-g, --groupName GROUP", "the group", required=True),
-            Option("-s, --consumeEnable BOOL", "whether the group may consume", truth),
-            Option(
-                "-m, --consumeFromMinEnable BOOL",
-                "whether the group may begin at the first message",
-                truth,
-            ),
-            Option("-d, --consumeBroadcastEnable BOOL", "whether broadcasting is allowed", truth),
-            Option("-o, --consumeMessageOrderly BOOL", "strictly ordered consumption", truth),
-            Option("-q, --retryQueueNums N", "queues of the retry topic", whole(0)),
-            Option(
-                "-r, --retryMaxTimes N",
-                "deliveries before a message becomes a dead letter",
-                whole(-1),
-            ),
-            Option(
-                "-p, --groupRetryPolicy JSON",
-                "delays between deliveries, in RocketMQ's JSON",
-                retry_policy,
-            ),
-            Option("-i, --brokerId ID", "broker id to read from", whole(0)),
-            Option(
-                "-w, --whichBrokerWhenConsumeSlowly ID",
-                "broker id to read from when far behind",
-                whole(0),
-            ),
-            Option(
-                "-a, --notifyConsumerIdsChanged BOOL",
-                "notify members at once when the group changes",
-                truth,
-            ),
-            Option(
-                "--attributes CHANGES",
-                "+key=value sets, -key removes; separated by commas",
-                attribute_changes,
-            ),
-        ),
-    ),
-    AdminCommand(
-        name="producerConnection",
-        run=producer_connection,
-        options=(Option("-g, --producerGroup GROUP", "the group", required=True), TOPIC),
+    AdminCommand("producerConnection", producer_connection).with_options(
+        Option("-g, --producerGroup GROUP", "the group", required=True), TOPIC
     ),
 )

@@ -182,27 +182,18 @@ async def monitor(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="consumerStatus",
-        run=consumer_status,
-        options=(
-            Option("-g, --consumerGroup GROUP", "the group", required=True),
-            Option("-i, --clientId ID", "only this member, with its full state"),
-            Option("-b, --brokerAddr ADDRESS", "ask through this broker, host:port"),
-            Option("-s, --jstack", "with the stacks of its threads or tasks"),
-        ),
+    AdminCommand("consumerStatus", consumer_status).with_options(
+        Option("-g, --consumerGroup GROUP", "the group", required=True),
+        Option("-i, --clientId ID", "only this member, with its full state"),
+        Option("-b, --brokerAddr ADDRESS", "ask through this broker, host:port"),
+        Option("-s, --jstack", "with the stacks of its threads or tasks"),
     ),
-    AdminCommand(
-        name="startMonitoring",
-        effect=Effect.ACTS,
-        run=monitor,
-        options=(
-            Option(
-                "-i, --interval SECONDS",
-                "pause between two rounds in seconds; it goes on forever",
-                whole(1),
-                default=60,
-            ),
-        ),
+    AdminCommand("startMonitoring", monitor, effect=Effect.ACTS).with_options(
+        Option(
+            "-i, --interval SECONDS",
+            "pause between two rounds in seconds; it goes on forever",
+            whole(1),
+            default=60,
+        )
     ),
 )

@@ -152,41 +152,27 @@ async def context_delete(options: Values) -> Result:
 
 NAME = Option("NAME", "name of the context", context_name, required=True)
 COMMANDS = (
-    AdminCommand(name="contextList", local=context_list, own_access=True),
-    AdminCommand(
-        name="contextShow",
-        local=context_show,
-        own_access=True,
-        options=(
-            Option(
-                "NAME", "name of the context (default: the one that commands use)", context_name
-            ),
+    AdminCommand("contextList", local=context_list, own_access=True),
+    AdminCommand("contextShow", local=context_show, own_access=True).with_options(
+        Option("NAME", "name of the context (default: the one that commands use)", context_name)
+    ),
+    AdminCommand("contextSet", local=context_set, own_access=True, effect=Effect.ACTS).with_options(
+        NAME,
+        Option(
+            "--access-key KEY",
+            "sign requests with this key; its secret key is read from stdin, on a terminal"
+            " without echo",
+            str,
         ),
     ),
-    AdminCommand(
-        name="contextSet",
-        local=context_set,
-        own_access=True,
-        effect=Effect.ACTS,
-        options=(
-            NAME,
-            Option(
-                "--access-key KEY",
-                "sign requests with this key; its secret key is read from stdin, on a terminal"
-                " without echo",
-                str,
-            ),
-        ),
+    AdminCommand("contextUse", local=context_use, own_access=True, effect=Effect.ACTS).with_options(
+        NAME
     ),
     AdminCommand(
-        name="contextUse", local=context_use, own_access=True, effect=Effect.ACTS, options=(NAME,)
-    ),
-    AdminCommand(
-        name="contextDelete",
+        "contextDelete",
         local=context_delete,
         own_access=True,
         effect=Effect.DESTROYS,
         loss="the context with its keys",
-        options=(NAME,),
-    ),
+    ).with_options(NAME),
 )

@@ -242,63 +242,41 @@ async def broker_epoch(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(name="getControllerMetaData", run=controller_metadata, options=(CONTROLLERS,)),
-    AdminCommand(
-        name="getSyncStateSet",
-        run=sync_state_set,
-        options=(
-            CONTROLLERS,
-            Option("-b, --brokerName NAME", "one group"),
-            Option("-c, --clusterName NAME", "all groups of a cluster"),
-            INTERVAL,
-        ),
+    AdminCommand("getControllerMetaData", controller_metadata).with_options(CONTROLLERS),
+    AdminCommand("getSyncStateSet", sync_state_set).with_options(
+        CONTROLLERS,
+        Option("-b, --brokerName NAME", "one group"),
+        Option("-c, --clusterName NAME", "all groups of a cluster"),
+        INTERVAL,
+    ),
+    AdminCommand("electMaster", elect_master, effect=Effect.CHANGES).with_options(
+        CONTROLLERS,
+        Option("-b, --brokerId ID", "its id at the controllers", whole(1), required=True),
+        BROKER_NAME,
+        Option("-c, --clusterName NAME", "the cluster", required=True),
     ),
     AdminCommand(
-        name="electMaster",
-        run=elect_master,
-        effect=Effect.CHANGES,
-        options=(
-            CONTROLLERS,
-            Option("-b, --brokerId ID", "its id at the controllers", whole(1), required=True),
-            BROKER_NAME,
-            Option("-c, --clusterName NAME", "the cluster", required=True),
-        ),
-    ),
-    AdminCommand(
-        name="cleanBrokerMetadata",
-        run=clean_broker_metadata,
+        "cleanBrokerMetadata",
+        clean_broker_metadata,
         effect=Effect.DESTROYS,
         loss="the ids of brokers at the controllers",
-        options=(
-            CONTROLLERS,
-            Option("-b, --brokerControllerIdsToClean IDS", "ids, '2;3'; without it all of them"),
-            BROKER_NAME,
-            Option("-c, --clusterName NAME", "the cluster"),
-            Option("-l, --cleanLivingBroker", "also brokers that are alive"),
-        ),
+    ).with_options(
+        CONTROLLERS,
+        Option("-b, --brokerControllerIdsToClean IDS", "ids, '2;3'; without it all of them"),
+        BROKER_NAME,
+        Option("-c, --clusterName NAME", "the cluster"),
+        Option("-l, --cleanLivingBroker", "also brokers that are alive"),
     ),
-    AdminCommand(
-        name="addController",
-        run=add_controller,
-        effect=Effect.CHANGES,
-        options=(
-            CONTROLLERS,
-            Option("CONTROLLER", "ID-HOST:PORT, as controllerDLegerPeers has it", required=True),
-        ),
+    AdminCommand("addController", add_controller, effect=Effect.CHANGES).with_options(
+        CONTROLLERS,
+        Option("CONTROLLER", "ID-HOST:PORT, as controllerDLegerPeers has it", required=True),
     ),
-    AdminCommand(
-        name="removeController",
-        run=remove_controller,
-        effect=Effect.CHANGES,
-        options=(CONTROLLERS, Option("ID", "the controller's id", required=True)),
+    AdminCommand("removeController", remove_controller, effect=Effect.CHANGES).with_options(
+        CONTROLLERS, Option("ID", "the controller's id", required=True)
     ),
-    AdminCommand(
-        name="getBrokerEpoch",
-        run=broker_epoch,
-        options=(
-            Option("-b, --brokerName NAME", "the brokers of one name"),
-            Option("-c, --clusterName NAME", "all brokers of a cluster"),
-            INTERVAL,
-        ),
+    AdminCommand("getBrokerEpoch", broker_epoch).with_options(
+        Option("-b, --brokerName NAME", "the brokers of one name"),
+        Option("-c, --clusterName NAME", "all brokers of a cluster"),
+        INTERVAL,
     ),
 )

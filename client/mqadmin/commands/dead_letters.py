@@ -233,50 +233,35 @@ async def dlq_purge(admin: Admin, options: Values) -> Result:
 
 GROUP = Option("GROUP", "the consumer group", group_name, required=True)
 COMMANDS = (
-    AdminCommand(
-        name="dlqList",
-        run=dlq_list,
-        options=(
-            Option(
-                "GROUP", "only this group (without it: all with a dead-letter topic)", group_name
-            ),
+    AdminCommand("dlqList", dlq_list).with_options(
+        Option("GROUP", "only this group (without it: all with a dead-letter topic)", group_name)
+    ),
+    AdminCommand("dlqShow", dlq_show).with_options(
+        GROUP,
+        *FILTERS,
+        Option(
+            "--limit N",
+            "maximum number of messages, oldest first",
+            whole(1, EXAMINED_MAX),
+            default=SHOWN_DEFAULT,
         ),
     ),
     AdminCommand(
-        name="dlqShow",
-        run=dlq_show,
-        options=(
-            GROUP,
-            *FILTERS,
-            Option(
-                "--limit N",
-                "maximum number of messages, oldest first",
-                whole(1, EXAMINED_MAX),
-                default=SHOWN_DEFAULT,
-            ),
+        "dlqResend", dlq_resend, effect=Effect.SENDS, copies="a copy of each of these dead letters"
+    ).with_options(
+        GROUP,
+        *FILTERS,
+        Option("-t, --topic TOPIC", "where the copies go (default: where each came from)"),
+        Option(
+            "--only-group",
+            "to the group's retry topic, so that no other group of the topic gets the copies",
         ),
+        *SENDING,
     ),
     AdminCommand(
-        name="dlqResend",
-        run=dlq_resend,
-        effect=Effect.SENDS,
-        copies="a copy of each of these dead letters",
-        options=(
-            GROUP,
-            *FILTERS,
-            Option("-t, --topic TOPIC", "where the copies go (default: where each came from)"),
-            Option(
-                "--only-group",
-                "to the group's retry topic, so that no other group of the topic gets the copies",
-            ),
-            *SENDING,
-        ),
-    ),
-    AdminCommand(
-        name="dlqPurge",
-        run=dlq_purge,
+        "dlqPurge",
+        dlq_purge,
         effect=Effect.DESTROYS,
         loss="all dead letters of the group, with the queues of their topic",
-        options=(GROUP,),
-    ),
+    ).with_options(GROUP),
 )

@@ -117,12 +117,7 @@ def duration_of(key: str) -> Callable[[Row], str]:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="brokerDisk",
-        run=broker_disk,
-        options=(
-            *MASTERS,
-            Option("--top N", "show the N topics that store most", whole(1), default=TOPICS),
-        ),
+    AdminCommand("brokerDisk", broker_disk).with_options(
+        *MASTERS, Option("--top N", "show the N topics that store most", whole(1), default=TOPICS)
     ),
 )

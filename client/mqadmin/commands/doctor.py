@@ -62,28 +62,24 @@ def result(
 
 
 COMMANDS: Sequence[AdminCommand] = (
-    AdminCommand(
-        name="doctor",
-        local=doctor,
-        options=(
-            Option("--dir FOLDER", "folder of the store", default="~/store"),
-            Option(
-                "--pid PID",
-                "process whose limits are checked, for instance a broker (default: this process)",
-                whole(1),
-            ),
-            Option(
-                "--fsync", "also measure the time of a small write with fsync; writes to the folder"
-            ),
-            Option("--cluster", "check the cluster only"),
-            Option(
-                "--lag MESSAGES",
-                "largest lag of a group that is ok, in messages",
-                whole(0),
-                default=100_000,
-            ),
-            Option("--all", "list all findings"),
-            Option("--strict", "advice counts as a problem"),
+    AdminCommand("doctor", local=doctor).with_options(
+        Option("--dir FOLDER", "folder of the store", default="~/store"),
+        Option(
+            "--pid PID",
+            "process whose limits are checked, for instance a broker (default: this process)",
+            whole(1),
         ),
+        Option(
+            "--fsync", "also measure the time of a small write with fsync; writes to the folder"
+        ),
+        Option("--cluster", "check the cluster only"),
+        Option(
+            "--lag MESSAGES",
+            "largest lag of a group that is ok, in messages",
+            whole(0),
+            default=100_000,
+        ),
+        Option("--all", "list all findings"),
+        Option("--strict", "advice counts as a problem"),
     ),
 )

@@ -213,20 +213,11 @@ async def forget(admin: Admin, options: Values) -> Result:
 BROKER = Option("BROKER", "the broker's name, or its address host:port", required=True)
 
 COMMANDS = (
-    AdminCommand(
-        name="brokerDrain",
-        run=drain,
-        effect=Effect.CHANGES,
-        options=(
-            BROKER,
-            Option("--ignore GROUPS", "do not wait for these groups, joined by commas", names),
-        ),
+    AdminCommand("brokerDrain", drain, effect=Effect.CHANGES).with_options(
+        BROKER, Option("--ignore GROUPS", "do not wait for these groups, joined by commas", names)
     ),
-    AdminCommand(name="brokerUndrain", run=undrain, effect=Effect.CHANGES, options=(BROKER,)),
-    AdminCommand(
-        name="brokerForget",
-        run=forget,
-        effect=Effect.CHANGES,
-        options=(Option("BROKER", "the broker's name", required=True),),
+    AdminCommand("brokerUndrain", undrain, effect=Effect.CHANGES).with_options(BROKER),
+    AdminCommand("brokerForget", forget, effect=Effect.CHANGES).with_options(
+        Option("BROKER", "the broker's name", required=True)
     ),
 )

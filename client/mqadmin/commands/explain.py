@@ -221,22 +221,16 @@ def _trace_line(event: TraceEvent) -> str:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="messageExplain",
-        run=explain,
-        options=(
-            Option(
-                "ID",
-                "the message's id (of its producer, or of its place in a log), or a key",
-                required=True,
-            ),
-            Option("-t, --topic TOPIC", "name of the topic (without it: all topics)"),
-            Option(
-                "-g, --consumerGroup GROUP", "only this group (without it: all groups of the topic)"
-            ),
-            Option(
-                "-m, --maxNum N", "maximum number of messages, newest first", whole(1), default=8
-            ),
+    AdminCommand("messageExplain", explain).with_options(
+        Option(
+            "ID",
+            "the message's id (of its producer, or of its place in a log), or a key",
+            required=True,
         ),
+        Option("-t, --topic TOPIC", "name of the topic (without it: all topics)"),
+        Option(
+            "-g, --consumerGroup GROUP", "only this group (without it: all groups of the topic)"
+        ),
+        Option("-m, --maxNum N", "maximum number of messages, newest first", whole(1), default=8),
     ),
 )

@@ -227,34 +227,20 @@ async def export_metrics(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="exportMetadata",
-        effect=Effect.ACTS,
-        run=export_metadata,
-        options=(
-            *MASTERS,
-            FOLDER,
-            Option("-t, --topic", "only topics: topic.json"),
-            Option("-g, --subscriptionGroup", "only groups: subscriptionGroup.json"),
-            Option("-s, --specialTopic", "with retry and dead-letter topics"),
-        ),
+    AdminCommand("exportMetadata", export_metadata, effect=Effect.ACTS).with_options(
+        *MASTERS,
+        FOLDER,
+        Option("-t, --topic", "only topics: topic.json"),
+        Option("-g, --subscriptionGroup", "only groups: subscriptionGroup.json"),
+        Option("-s, --specialTopic", "with retry and dead-letter topics"),
     ),
-    AdminCommand(
-        name="exportConfigs",
-        effect=Effect.ACTS,
-        run=export_configs,
-        options=(Option("-c, --clusterName NAME", "the cluster", required=True), FOLDER),
+    AdminCommand("exportConfigs", export_configs, effect=Effect.ACTS).with_options(
+        Option("-c, --clusterName NAME", "the cluster", required=True), FOLDER
     ),
-    AdminCommand(
-        name="exportPopRecord",
-        effect=Effect.ACTS,
-        run=export_pop_records,
-        options=(*MASTERS, Option("-d, --dryRun BOOL", "true: only print the brokers", truth)),
+    AdminCommand("exportPopRecord", export_pop_records, effect=Effect.ACTS).with_options(
+        *MASTERS, Option("-d, --dryRun BOOL", "true: only print the brokers", truth)
     ),
-    AdminCommand(
-        name="exportMetrics",
-        effect=Effect.ACTS,
-        run=export_metrics,
-        options=(Option("-c, --clusterName NAME", "the cluster", required=True), FOLDER),
+    AdminCommand("exportMetrics", export_metrics, effect=Effect.ACTS).with_options(
+        Option("-c, --clusterName NAME", "the cluster", required=True), FOLDER
     ),
 )

@@ -164,42 +164,34 @@ GROUP_NAME = Option("-g, --groupName GROUP", "the group", required=True)
 
 COMMANDS = (
     AdminCommand(
-        name="deleteSubGroup",
-        run=delete_group,
+        "deleteSubGroup",
+        delete_group,
         effect=Effect.DESTROYS,
         loss="the group's settings, and with -r its offsets",
-        options=(
-            GROUP_NAME,
-            Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
-            Option(
-                "-c, --clusterName NAME",
-                "at all masters of a cluster, with the group's retry and dead-letter topics",
-            ),
-            Option("-r, --removeOffset BOOL", "true: also delete its offsets", truth),
+    ).with_options(
+        GROUP_NAME,
+        Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
+        Option(
+            "-c, --clusterName NAME",
+            "at all masters of a cluster, with the group's retry and dead-letter topics",
+        ),
+        Option("-r, --removeOffset BOOL", "true: also delete its offsets", truth),
+    ),
+    AdminCommand("getConsumerConfig", consumer_config).with_options(GROUP_NAME),
+    AdminCommand("setConsumeMode", set_consume_mode, effect=Effect.CHANGES).with_options(
+        *MASTERS,
+        Option("-t, --topicName TOPIC", "name of the topic", required=True),
+        GROUP_NAME,
+        Option("-m, --mode MODE", "PULL or POP", read_mode, required=True),
+        Option(
+            "-q, --popShareQueueNum COUNT",
+            "with how many other members each queue is shared; 0: with all",
+            whole(-1),
+            default=0,
         ),
     ),
-    AdminCommand(name="getConsumerConfig", run=consumer_config, options=(GROUP_NAME,)),
-    AdminCommand(
-        name="setConsumeMode",
-        run=set_consume_mode,
-        effect=Effect.CHANGES,
-        options=(
-            *MASTERS,
-            Option("-t, --topicName TOPIC", "name of the topic", required=True),
-            GROUP_NAME,
-            Option("-m, --mode MODE", "PULL or POP", read_mode, required=True),
-            Option(
-                "-q, --popShareQueueNum COUNT",
-                "with how many other members each queue is shared; 0: with all",
-                whole(-1),
-                default=0,
-            ),
-        ),
+    AdminCommand("producer", producers).with_options(
+        Option("-b, --broker ADDRESS", "the broker, host:port", required=True)
     ),
-    AdminCommand(
-        name="producer",
-        run=producers,
-        options=(Option("-b, --broker ADDRESS", "the broker, host:port", required=True),),
-    ),
-    AdminCommand(name="topicClusterList", run=topic_cluster_list, options=(TOPIC,)),
+    AdminCommand("topicClusterList", topic_cluster_list).with_options(TOPIC),
 )

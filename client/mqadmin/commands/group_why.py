@@ -61,17 +61,13 @@ def summary(facts: GroupFacts, holding: list[Finding]) -> str:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="groupWhy",
-        run=group_why,
-        options=(
-            Option("GROUP", "the group", required=True),
-            Option(
-                "--seconds N",
-                "time between the two samples of its offsets",
-                whole(1, 600),
-                default=5,
-            ),
+    AdminCommand("groupWhy", group_why).with_options(
+        Option("GROUP", "the group", required=True),
+        Option(
+            "--seconds N",
+            "time between the two samples of its offsets",
+            whole(1, 600),
+            default=5,
         ),
     ),
 )

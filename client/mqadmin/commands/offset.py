@@ -94,45 +94,32 @@ CLUSTER = Option(
 )
 
 COMMANDS = (
-    AdminCommand(
-        name="resetOffsetByTime",
-        run=reset_by_time,
-        effect=Effect.MOVES,
-        options=(
-            GROUP,
-            TOPIC,
-            Option(
-                "-s, --timestamp TIME",
-                "the time, for instance -1h or now; -1 = the end; see times",
-                instant_ms,
-                required=True,
-            ),
-            FORCE,
-            CLUSTER,
-            Option("-b, --broker ADDRESS", "only at this broker, host:port"),
-            Option("-q, --queue ID", "only this queue of that broker", whole(0)),
-            Option("-o, --offset OFFSET", "move to this offset instead of a time", whole(0)),
+    AdminCommand("resetOffsetByTime", reset_by_time, effect=Effect.MOVES).with_options(
+        GROUP,
+        TOPIC,
+        Option(
+            "-s, --timestamp TIME",
+            "the time, for instance -1h or now; -1 = the end; see times",
+            instant_ms,
+            required=True,
         ),
+        FORCE,
+        CLUSTER,
+        Option("-b, --broker ADDRESS", "only at this broker, host:port"),
+        Option("-q, --queue ID", "only this queue of that broker", whole(0)),
+        Option("-o, --offset OFFSET", "move to this offset instead of a time", whole(0)),
     ),
-    AdminCommand(
-        name="skipAccumulatedMessage",
-        run=skip_accumulated,
-        effect=Effect.MOVES,
-        options=(GROUP, TOPIC, FORCE, CLUSTER),
+    AdminCommand("skipAccumulatedMessage", skip_accumulated, effect=Effect.MOVES).with_options(
+        GROUP, TOPIC, FORCE, CLUSTER
     ),
-    AdminCommand(
-        name="cloneGroupOffset",
-        run=clone,
-        effect=Effect.MOVES,
-        options=(
-            Option("-s, --srcGroup GROUP", "the group whose offsets are copied", required=True),
-            Option("-d, --destGroup GROUP", "the group that gets the offsets", required=True),
-            TOPIC,
-            Option(
-                "-o, --offline BOOL",
-                "false: refuse if connected members of the source do not subscribe to the topic",
-                truth,
-            ),
+    AdminCommand("cloneGroupOffset", clone, effect=Effect.MOVES).with_options(
+        Option("-s, --srcGroup GROUP", "the group whose offsets are copied", required=True),
+        Option("-d, --destGroup GROUP", "the group that gets the offsets", required=True),
+        TOPIC,
+        Option(
+            "-o, --offline BOOL",
+            "false: refuse if connected members of the source do not subscribe to the topic",
+            truth,
         ),
     ),
 )

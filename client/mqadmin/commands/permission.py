@@ -96,26 +96,15 @@ BROKER_NAME = Option("-b, --brokerName NAME", "the broker's name, not its addres
 
 COMMANDS = (
     AdminCommand(
-        name="wipeWritePerm",
-        run=partial(change_write_permission, wipe=True),
-        effect=Effect.CHANGES,
-        options=(BROKER_NAME,),
-    ),
+        "wipeWritePerm", partial(change_write_permission, wipe=True), effect=Effect.CHANGES
+    ).with_options(BROKER_NAME),
     AdminCommand(
-        name="addWritePerm",
-        run=partial(change_write_permission, wipe=False),
-        effect=Effect.CHANGES,
-        options=(BROKER_NAME,),
-    ),
-    AdminCommand(
-        name="updateTopicPerm",
-        run=update_topic_perm,
-        effect=Effect.CHANGES,
-        options=(
-            TOPIC,
-            Option("-p, --perm PERM", "2: write, 4: read, 6: both", permission, required=True),
-            Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
-            Option("-c, --clusterName NAME", "at all brokers of a cluster that have the topic"),
-        ),
+        "addWritePerm", partial(change_write_permission, wipe=False), effect=Effect.CHANGES
+    ).with_options(BROKER_NAME),
+    AdminCommand("updateTopicPerm", update_topic_perm, effect=Effect.CHANGES).with_options(
+        TOPIC,
+        Option("-p, --perm PERM", "2: write, 4: read, 6: both", permission, required=True),
+        Option("-b, --brokerAddr ADDRESS", "at one broker, host:port"),
+        Option("-c, --clusterName NAME", "at all brokers of a cluster that have the topic"),
     ),
 )

@@ -224,29 +224,23 @@ async def _all_groups(admin: Admin) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="consumerProgress",
-        run=consumer_progress,
-        options=(
-            Option(
-                "-g, --groupName GROUP",
-                "one group, per queue (default: all groups, one line per group)",
-            ),
-            Option("-t, --topicName TOPIC", "only this topic (with -g)"),
-            Option(
-                "-s, --showClientIP BOOL", "true: with the client of each queue (with -g)", truth
-            ),
-            Option("-c, --cluster NAME", "accepted for old scripts; all brokers are asked"),
-            Option(
-                "--alert MESSAGES",
-                "print only groups with a larger lag, one line each; exit code 1 if there are any",
-                whole(0),
-            ),
-            Option(
-                "--alert-seconds SECONDS",
-                "likewise, groups for which a message waits longer than this",
-                whole(0),
-            ),
+    AdminCommand("consumerProgress", consumer_progress).with_options(
+        Option(
+            "-g, --groupName GROUP",
+            "one group, per queue (default: all groups, one line per group)",
+        ),
+        Option("-t, --topicName TOPIC", "only this topic (with -g)"),
+        Option("-s, --showClientIP BOOL", "true: with the client of each queue (with -g)", truth),
+        Option("-c, --cluster NAME", "accepted for old scripts; all brokers are asked"),
+        Option(
+            "--alert MESSAGES",
+            "print only groups with a larger lag, one line each; exit code 1 if there are any",
+            whole(0),
+        ),
+        Option(
+            "--alert-seconds SECONDS",
+            "likewise, groups for which a message waits longer than this",
+            whole(0),
         ),
     ),
 )

@@ -224,64 +224,48 @@ async def query_trace(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="queryMsgByKey",
-        run=query_by_key,
-        options=(
-            TOPIC,
-            Option("-k, --msgKey KEY", "the key", required=True),
-            *period("-b, --beginTimestamp", "-e, --endTimestamp", latest=FAR_FUTURE_MS),
-            Option("-m, --maxNum N", "maximum number of messages", whole(1), default=64),
-            Option(
-                "-p, --keyType TYPE",
-                "what -k is: K a key, T the tag (brokers of 5.5.0 or later, and ours)",
-                one_of_words("K", INDEX_OF_TAGS),
-                default="K",
-            ),
-            Option("-l, --lastKey KEY", "where to go on; only Java's index in RocksDB reads it"),
-            ROUTE_CLUSTER,
+    AdminCommand("queryMsgByKey", query_by_key).with_options(
+        TOPIC,
+        Option("-k, --msgKey KEY", "the key", required=True),
+        *period("-b, --beginTimestamp", "-e, --endTimestamp", latest=FAR_FUTURE_MS),
+        Option("-m, --maxNum N", "maximum number of messages", whole(1), default=64),
+        Option(
+            "-p, --keyType TYPE",
+            "what -k is: K a key, T the tag (brokers of 5.5.0 or later, and ours)",
+            one_of_words("K", INDEX_OF_TAGS),
+            default="K",
         ),
+        Option("-l, --lastKey KEY", "where to go on; only Java's index in RocksDB reads it"),
+        ROUTE_CLUSTER,
     ),
-    AdminCommand(
-        name="queryMsgById",
-        run=query_by_id,
-        options=(
-            TOPIC,
-            Option("-i, --msgId IDS", "ids, separated by commas", required=True),
-            Option(
-                "-f, --bodyFormat CHARSET",
-                "character set of the body (without it: UTF-8, or base64)",
-                charset,
-            ),
-            *TO_CLIENT,
-            ROUTE_CLUSTER,
+    AdminCommand("queryMsgById", query_by_id).with_options(
+        TOPIC,
+        Option("-i, --msgId IDS", "ids, separated by commas", required=True),
+        Option(
+            "-f, --bodyFormat CHARSET",
+            "character set of the body (without it: UTF-8, or base64)",
+            charset,
         ),
+        *TO_CLIENT,
+        ROUTE_CLUSTER,
     ),
-    AdminCommand(
-        name="queryMsgByUniqueKey",
-        run=query_by_unique_key,
-        options=(
-            Option("-i, --msgId ID", "the id", required=True),
-            TOPIC,
-            Option("-a, --showAll", "all messages with this id (up to 32), not only the newest"),
-            *period("-s, --startTime", "-e, --endTime", latest=FAR_FUTURE_MS),
-            *TO_CLIENT,
-            ROUTE_CLUSTER,
-        ),
+    AdminCommand("queryMsgByUniqueKey", query_by_unique_key).with_options(
+        Option("-i, --msgId ID", "the id", required=True),
+        TOPIC,
+        Option("-a, --showAll", "all messages with this id (up to 32), not only the newest"),
+        *period("-s, --startTime", "-e, --endTime", latest=FAR_FUTURE_MS),
+        *TO_CLIENT,
+        ROUTE_CLUSTER,
     ),
-    AdminCommand(
-        name="queryMsgTraceById",
-        run=query_trace,
-        options=(
-            Option("-i, --msgId ID", "the message's id, or a business key", required=True),
-            Option("-t, --traceTopic TOPIC", "the topic of the traces", default=TRACE_TOPIC),
-            *period("-b, --beginTimestamp", "-e, --endTimestamp", "traces", latest=FAR_FUTURE_MS),
-            Option(
-                "-c, --maxNum N",
-                "maximum number of trace messages of each broker",
-                whole(1),
-                default=64,
-            ),
+    AdminCommand("queryMsgTraceById", query_trace).with_options(
+        Option("-i, --msgId ID", "the message's id, or a business key", required=True),
+        Option("-t, --traceTopic TOPIC", "the topic of the traces", default=TRACE_TOPIC),
+        *period("-b, --beginTimestamp", "-e, --endTimestamp", "traces", latest=FAR_FUTURE_MS),
+        Option(
+            "-c, --maxNum N",
+            "maximum number of trace messages of each broker",
+            whole(1),
+            default=64,
         ),
     ),
 )

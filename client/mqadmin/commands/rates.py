@@ -142,29 +142,19 @@ async def broker_consume_stats(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="statsAll",
-        run=stats_all,
-        options=(
-            Option(
-                "-a, --activeTopic", "only topics with messages sent or consumed within 24 hours"
-            ),
-            Option("-t, --topic TOPIC", "only this topic"),
-        ),
+    AdminCommand("statsAll", stats_all).with_options(
+        Option("-a, --activeTopic", "only topics with messages sent or consumed within 24 hours"),
+        Option("-t, --topic TOPIC", "only this topic"),
     ),
-    AdminCommand(
-        name="brokerConsumeStats",
-        run=broker_consume_stats,
-        options=(
-            Option("-b, --brokerAddr ADDRESS", "the broker, host:port", required=True),
-            Option("-t, --timeoutMillis MS", "accepted for old scripts; see --timeout", whole(1)),
-            Option(
-                "-l, --level N",
-                "only queues with at least this lag, in messages",
-                whole(0),
-                default=0,
-            ),
-            Option("-o, --order BOOL", "true: only ordered topics", truth),
+    AdminCommand("brokerConsumeStats", broker_consume_stats).with_options(
+        Option("-b, --brokerAddr ADDRESS", "the broker, host:port", required=True),
+        Option("-t, --timeoutMillis MS", "accepted for old scripts; see --timeout", whole(1)),
+        Option(
+            "-l, --level N",
+            "only queues with at least this lag, in messages",
+            whole(0),
+            default=0,
         ),
+        Option("-o, --order BOOL", "true: only ordered topics", truth),
     ),
 )

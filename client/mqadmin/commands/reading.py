@@ -285,63 +285,47 @@ async def consume_message(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="printMsg",
-        run=print_messages,
-        options=(
-            TOPIC,
-            CHARSET,
-            TAGS,
-            *PERIOD,
-            Option("-d, --printBody BOOL", "false: without bodies", truth),
-            Option("-l, --lmqParentTopic TOPIC", BY_TOPIC),
-        ),
+    AdminCommand("printMsg", print_messages).with_options(
+        TOPIC,
+        CHARSET,
+        TAGS,
+        *PERIOD,
+        Option("-d, --printBody BOOL", "false: without bodies", truth),
+        Option("-l, --lmqParentTopic TOPIC", BY_TOPIC),
     ),
-    AdminCommand(
-        name="printMsgByQueue",
-        run=print_queue,
-        options=(
-            TOPIC,
-            Option("-a, --brokerName NAME", "name of the broker", required=True),
-            Option("-i, --queueId ID", "id of the queue", whole(0), required=True),
-            CHARSET,
-            TAGS,
-            *PERIOD,
-            Option("-p, --print msg BOOL", "true: print the messages", truth),
-            Option("-d, --printBody BOOL", "true: with their bodies", truth),
-            Option("-f, --calculate BOOL", "true: count the messages of each tag", truth),
-        ),
+    AdminCommand("printMsgByQueue", print_queue).with_options(
+        TOPIC,
+        Option("-a, --brokerName NAME", "name of the broker", required=True),
+        Option("-i, --queueId ID", "id of the queue", whole(0), required=True),
+        CHARSET,
+        TAGS,
+        *PERIOD,
+        Option("-p, --print msg BOOL", "true: print the messages", truth),
+        Option("-d, --printBody BOOL", "true: with their bodies", truth),
+        Option("-f, --calculate BOOL", "true: count the messages of each tag", truth),
     ),
-    AdminCommand(
-        name="queryMsgByOffset",
-        run=query_by_offset,
-        options=(
-            TOPIC,
-            Option("-b, --brokerName NAME", "name of the broker", required=True),
-            Option("-i, --queueId ID", "id of the queue", whole(0), required=True),
-            Option("-o, --offset OFFSET", "offset in the queue", whole(0), required=True),
-            Option("-f, --bodyFormat NAME", "character set of the body (default: utf-8)", charset),
-            Option("-r, --routeTopic TOPIC", BY_TOPIC),
-        ),
+    AdminCommand("queryMsgByOffset", query_by_offset).with_options(
+        TOPIC,
+        Option("-b, --brokerName NAME", "name of the broker", required=True),
+        Option("-i, --queueId ID", "id of the queue", whole(0), required=True),
+        Option("-o, --offset OFFSET", "offset in the queue", whole(0), required=True),
+        Option("-f, --bodyFormat NAME", "character set of the body (default: utf-8)", charset),
+        Option("-r, --routeTopic TOPIC", BY_TOPIC),
     ),
-    AdminCommand(
-        name="consumeMessage",
-        run=consume_message,
-        options=(
-            TOPIC,
-            Option("-b, --brokerName NAME", "only this broker, by name"),
-            Option("-i, --queueId ID", "only this queue (with -b)", whole(0)),
-            Option("-o, --offset OFFSET", "begin at this offset (with -b and -i)", whole(0)),
-            Option(
-                "-g, --consumerGroup GROUP", "consumer group of the pulls (default: TOOLS_CONSUMER)"
-            ),
-            *period("-s, --beginTimestamp", "-e, --endTimestamp"),
-            Option(
-                "-c, --MessageNumber N",
-                "maximum number of messages",
-                whole(1),
-                default=DEFAULT_COUNT,
-            ),
+    AdminCommand("consumeMessage", consume_message).with_options(
+        TOPIC,
+        Option("-b, --brokerName NAME", "only this broker, by name"),
+        Option("-i, --queueId ID", "only this queue (with -b)", whole(0)),
+        Option("-o, --offset OFFSET", "begin at this offset (with -b and -i)", whole(0)),
+        Option(
+            "-g, --consumerGroup GROUP", "consumer group of the pulls (default: TOOLS_CONSUMER)"
+        ),
+        *period("-s, --beginTimestamp", "-e, --endTimestamp"),
+        Option(
+            "-c, --MessageNumber N",
+            "maximum number of messages",
+            whole(1),
+            default=DEFAULT_COUNT,
         ),
     ),
 )

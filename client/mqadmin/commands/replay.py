@@ -36,24 +36,23 @@ async def replay(admin: Admin, options: Values) -> Result:
 
 COMMANDS = (
     AdminCommand(
-        name="messageReplay",
-        run=replay,
+        "messageReplay",
+        replay,
         effect=Effect.SENDS,
         copies="a copy of each of these messages, to all groups of its topic",
-        options=(
-            TOPIC,
-            attrs.evolve(FROM, required=True),
-            TO,
-            KEY,
-            TAG,
-            ID,
-            BROKER_NAME,
-            Option(
-                "--to-topic TOPIC",
-                "where the copies go (default: the same topic; for retries and dead letters the"
-                " topic that they were sent to first)",
-            ),
-            *SENDING,
+    ).with_options(
+        TOPIC,
+        attrs.evolve(FROM, required=True),
+        TO,
+        KEY,
+        TAG,
+        ID,
+        BROKER_NAME,
+        Option(
+            "--to-topic TOPIC",
+            "where the copies go (default: the same topic; for retries and dead letters the"
+            " topic that they were sent to first)",
         ),
+        *SENDING,
     ),
 )

@@ -102,14 +102,9 @@ async def reset_flush_offset(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(name="haStatus", run=ha_status, options=(*MASTERS, INTERVAL)),
-    AdminCommand(
-        name="resetMasterFlushOffset",
-        effect=Effect.CHANGES,
-        run=reset_flush_offset,
-        options=(
-            Option("-b, --brokerAddr ADDRESS", "the slave, host:port"),
-            Option("-o, --offset OFFSET", "how far its master has flushed", whole(0)),
-        ),
+    AdminCommand("haStatus", ha_status).with_options(*MASTERS, INTERVAL),
+    AdminCommand("resetMasterFlushOffset", reset_flush_offset, effect=Effect.CHANGES).with_options(
+        Option("-b, --brokerAddr ADDRESS", "the slave, host:port"),
+        Option("-o, --offset OFFSET", "how far its master has flushed", whole(0)),
     ),
 )

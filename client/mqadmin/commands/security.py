@@ -44,45 +44,27 @@ async def security_init(values: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="tlsInit",
-        own_access=True,
-        local=tls_init,
-        effect=Effect.ACTS,
-        options=(
-            Option("--dir FOLDER", "folder of the files", default="tls"),
-            HOSTS,
-            Option(
-                "--days DAYS", "validity of the certificates in days", whole(1, 36500), default=365
-            ),
-            Option("--password VALUE", "encrypt the private keys (PKCS#8, AES-256)"),
-            Option("--mutual", "servers demand a client certificate"),
+    AdminCommand("tlsInit", own_access=True, local=tls_init, effect=Effect.ACTS).with_options(
+        Option("--dir FOLDER", "folder of the files", default="tls"),
+        HOSTS,
+        Option("--days DAYS", "validity of the certificates in days", whole(1, 36500), default=365),
+        Option("--password VALUE", "encrypt the private keys (PKCS#8, AES-256)"),
+        Option("--mutual", "servers demand a client certificate"),
+    ),
+    AdminCommand("tlsCheck", local=tls_check).with_options(
+        Option(
+            "--hosts HOSTS",
+            "names that the server's certificate must have, comma-separated",
+            read_hosts,
+        ),
+        Option(
+            "--connect HOST:PORT", "server for a handshake, as a client with this file makes it"
         ),
     ),
     AdminCommand(
-        name="tlsCheck",
-        local=tls_check,
-        options=(
-            Option(
-                "--hosts HOSTS",
-                "names that the server's certificate must have, comma-separated",
-                read_hosts,
-            ),
-            Option(
-                "--connect HOST:PORT", "server for a handshake, as a client with this file makes it"
-            ),
-        ),
-    ),
-    AdminCommand(
-        name="securityInit",
-        own_access=True,
-        local=security_init,
-        effect=Effect.ACTS,
-        options=(
-            Option(
-                "--dir FOLDER", "folder of the files; it must not have them", default="security"
-            ),
-            HOSTS,
-        ),
+        "securityInit", own_access=True, local=security_init, effect=Effect.ACTS
+    ).with_options(
+        Option("--dir FOLDER", "folder of the files; it must not have them", default="security"),
+        HOSTS,
     ),
 )

@@ -241,52 +241,34 @@ SENDS = '[{"brokerName", "queueId", "sendResult", "rt", "error"}]'
 FIRST = "The mean leaves out the first message, which has to connect; times are in milliseconds."
 
 COMMANDS = (
-    AdminCommand(
-        name="sendMessage",
-        run=send_message,
-        effect=Effect.ACTS,
-        options=(
-            TOPIC,
-            Option("-p, --body TEXT", "the body, a UTF-8 text", str, required=True),
-            Option("-k, --key KEYS", "keys, separated by blanks"),
-            Option("-c, --tags TAG", "the tag"),
-            Option("-b, --broker NAME", "name of the broker to send to"),
-            Option("-i, --qid ID", "id of the queue to send to (with -b)", whole(0)),
-            Option("-m, --msgTraceEnable BOOL", "note the send in the message trace", truth),
-        ),
+    AdminCommand("sendMessage", send_message, effect=Effect.ACTS).with_options(
+        TOPIC,
+        Option("-p, --body TEXT", "the body, a UTF-8 text", str, required=True),
+        Option("-k, --key KEYS", "keys, separated by blanks"),
+        Option("-c, --tags TAG", "the tag"),
+        Option("-b, --broker NAME", "name of the broker to send to"),
+        Option("-i, --qid ID", "id of the queue to send to (with -b)", whole(0)),
+        Option("-m, --msgTraceEnable BOOL", "note the send in the message trace", truth),
     ),
-    AdminCommand(
-        name="checkMsgSendRT",
-        effect=Effect.ACTS,
-        run=check_send_rt,
-        options=(TOPIC, amount_option("-a, --amount N", 100), size_option("-s, --size BYTES")),
+    AdminCommand("checkMsgSendRT", check_send_rt, effect=Effect.ACTS).with_options(
+        TOPIC, amount_option("-a, --amount N", 100), size_option("-s, --size BYTES")
     ),
-    AdminCommand(
-        name="sendMsgStatus",
-        effect=Effect.ACTS,
-        run=send_status,
-        options=(
-            Option("-b, --brokerName NAME", "name of the broker, and of its topic", required=True),
-            size_option("-s, --messageSize BYTES"),
-            amount_option("-c, --count N", 50),
-        ),
+    AdminCommand("sendMsgStatus", send_status, effect=Effect.ACTS).with_options(
+        Option("-b, --brokerName NAME", "name of the broker, and of its topic", required=True),
+        size_option("-s, --messageSize BYTES"),
+        amount_option("-c, --count N", 50),
     ),
-    AdminCommand(
-        name="clusterRT",
-        effect=Effect.ACTS,
-        run=cluster_rt,
-        options=(
-            amount_option("-a, --amount N", 100),
-            size_option("-s, --size BYTES"),
-            Option("-c, --cluster NAME", "only this cluster"),
-            Option("-p, --print log BOOL", "true: lines for a log, divided by |", truth),
-            Option("-m, --machine room NAME", "name of this place, for -p", default="noname"),
-            Option(
-                "-i, --interval SECONDS",
-                "pause between two rounds in seconds; it goes on forever",
-                whole(1),
-                default=10,
-            ),
+    AdminCommand("clusterRT", cluster_rt, effect=Effect.ACTS).with_options(
+        amount_option("-a, --amount N", 100),
+        size_option("-s, --size BYTES"),
+        Option("-c, --cluster NAME", "only this cluster"),
+        Option("-p, --print log BOOL", "true: lines for a log, divided by |", truth),
+        Option("-m, --machine room NAME", "name of this place, for -p", default="noname"),
+        Option(
+            "-i, --interval SECONDS",
+            "pause between two rounds in seconds; it goes on forever",
+            whole(1),
+            default=10,
         ),
     ),
 )

@@ -186,56 +186,31 @@ NAMESPACE = Option("-s, --namespace NAME", "the namespace", required=True)
 KV_KEY = Option("-k, --key KEY", "the key", required=True)
 
 COMMANDS = (
-    AdminCommand(name="getBrokerConfig", run=get_broker_config, options=BROKERS),
-    AdminCommand(
-        name="updateBrokerConfig",
-        run=update_broker_config,
-        effect=Effect.CHANGES,
-        options=(
-            Option("-b, --brokerAddr ADDRESS", "one broker, host:port"),
-            Option("-c, --clusterName NAME", "all masters of a cluster"),
-            Option("-a, --updateAllBroker BOOL", "true: with -c also its slaves", truth),
-            KEY,
-            VALUE,
-        ),
+    AdminCommand("getBrokerConfig", get_broker_config).with_options(*BROKERS),
+    AdminCommand("updateBrokerConfig", update_broker_config, effect=Effect.CHANGES).with_options(
+        Option("-b, --brokerAddr ADDRESS", "one broker, host:port"),
+        Option("-c, --clusterName NAME", "all masters of a cluster"),
+        Option("-a, --updateAllBroker BOOL", "true: with -c also its slaves", truth),
+        KEY,
+        VALUE,
     ),
-    AdminCommand(name="getNamesrvConfig", run=get_namesrv_config),
-    AdminCommand(
-        name="updateNamesrvConfig",
-        run=update_namesrv_config,
-        effect=Effect.CHANGES,
-        options=(KEY, VALUE),
+    AdminCommand("getNamesrvConfig", get_namesrv_config),
+    AdminCommand("updateNamesrvConfig", update_namesrv_config, effect=Effect.CHANGES).with_options(
+        KEY, VALUE
     ),
-    AdminCommand(name="getControllerConfig", run=controller_config, options=(CONTROLLERS,)),
+    AdminCommand("getControllerConfig", controller_config).with_options(CONTROLLERS),
     AdminCommand(
-        name="updateControllerConfig",
-        run=update_controller_config,
-        effect=Effect.CHANGES,
-        options=(CONTROLLERS, KEY, VALUE),
+        "updateControllerConfig", update_controller_config, effect=Effect.CHANGES
+    ).with_options(CONTROLLERS, KEY, VALUE),
+    AdminCommand("updateKvConfig", update_kv_config, effect=Effect.CHANGES).with_options(
+        NAMESPACE, KV_KEY, VALUE
     ),
     AdminCommand(
-        name="updateKvConfig",
-        run=update_kv_config,
-        effect=Effect.CHANGES,
-        options=(NAMESPACE, KV_KEY, VALUE),
-    ),
-    AdminCommand(
-        name="deleteKvConfig",
-        run=delete_kv_config,
-        effect=Effect.DESTROYS,
-        loss="the value",
-        options=(NAMESPACE, KV_KEY),
-    ),
-    AdminCommand(
-        name="updateOrderConf",
-        run=update_order_conf,
-        effect=Effect.CHANGES,
-        options=(
-            TOPIC,
-            Option("-m, --method METHOD", "put, get or delete", method, required=True),
-            Option(
-                "-v, --orderConf CONF", "for put: brokerName:queues;brokerName:queues", order_conf
-            ),
-        ),
+        "deleteKvConfig", delete_kv_config, effect=Effect.DESTROYS, loss="the value"
+    ).with_options(NAMESPACE, KV_KEY),
+    AdminCommand("updateOrderConf", update_order_conf, effect=Effect.CHANGES).with_options(
+        TOPIC,
+        Option("-m, --method METHOD", "put, get or delete", method, required=True),
+        Option("-v, --orderConf CONF", "for put: brokerName:queues;brokerName:queues", order_conf),
     ),
 )

@@ -22,11 +22,7 @@ async def completion(options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="completion",
-        local=completion,
-        own_access=True,
-        effect=Effect.ACTS,
-        options=(Option("SHELL", "bash, zsh or fish", shell_name, required=True),),
+    AdminCommand("completion", local=completion, own_access=True, effect=Effect.ACTS).with_options(
+        Option("SHELL", "bash, zsh or fish", shell_name, required=True)
     ),
 )

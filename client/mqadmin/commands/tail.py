@@ -68,26 +68,21 @@ def message_line(broker: str, message: StoredMessage) -> str:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="topicTail",
-        follow=tail,
-        effect=Effect.FOLLOWS,
-        options=(
-            Option("TOPIC", "name of the topic", required=True),
-            Option(
-                "--from TIME",
-                "begin with messages stored then or later, for instance -1h (without it: with new"
-                " messages)",
-                instant_ms,
-            ),
-            TAG,
-            KEY,
-            Option(
-                "--filter SQL",
-                "only messages whose properties fulfil this condition, for instance 'price > 10';"
-                " brokers need enablePropertyFilter=true",
-            ),
-            Option("--limit N", "end after this number of messages", whole(1)),
+    AdminCommand("topicTail", follow=tail, effect=Effect.FOLLOWS).with_options(
+        Option("TOPIC", "name of the topic", required=True),
+        Option(
+            "--from TIME",
+            "begin with messages stored then or later, for instance -1h (without it: with new"
+            " messages)",
+            instant_ms,
         ),
+        TAG,
+        KEY,
+        Option(
+            "--filter SQL",
+            "only messages whose properties fulfil this condition, for instance 'price > 10';"
+            " brokers need enablePropertyFilter=true",
+        ),
+        Option("--limit N", "end after this number of messages", whole(1)),
     ),
 )

@@ -91,21 +91,16 @@ def live(values: Values) -> int:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="top",
-        run=one_frame,
-        screen=live,
-        options=(
-            Option(
-                "-i, --interval SECONDS",
-                "pause between two polls of the live view",
-                whole(1, 3600),
-                default=2,
-            ),
-            Option("--once", "print one frame and exit; so do --json, --csv, --watch and a pipe"),
-            Option("--filter TEXT", "only rows whose name contains this text, in one frame"),
-            Option("--rows N", "rows of each table, in one frame", whole(1, 50_000), default=50),
-            Option("--all", "with topics and groups of the system, in one frame"),
+    AdminCommand("top", one_frame, screen=live).with_options(
+        Option(
+            "-i, --interval SECONDS",
+            "pause between two polls of the live view",
+            whole(1, 3600),
+            default=2,
         ),
+        Option("--once", "print one frame and exit; so do --json, --csv, --watch and a pipe"),
+        Option("--filter TEXT", "only rows whose name contains this text, in one frame"),
+        Option("--rows N", "rows of each table, in one frame", whole(1, 50_000), default=50),
+        Option("--all", "with topics and groups of the system, in one frame"),
     ),
 )

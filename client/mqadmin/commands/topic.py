@@ -262,59 +262,41 @@ async def allocate(admin: Admin, options: Values) -> Result:
 
 
 COMMANDS = (
-    AdminCommand(
-        name="topicList",
-        run=topic_list,
-        options=(
-            Option("-c, --clusterModel", "with the cluster and the consumer groups of each topic"),
+    AdminCommand("topicList", topic_list).with_options(
+        Option("-c, --clusterModel", "with the cluster and the consumer groups of each topic")
+    ),
+    AdminCommand("topicRoute", topic_route).with_options(
+        TOPIC, Option("-l, --list", "print a table instead of JSON text")
+    ),
+    AdminCommand("topicStatus", topic_status).with_options(TOPIC, ROUTE_CLUSTER),
+    AdminCommand("updateTopic", update_topic, effect=Effect.CHANGES).with_options(
+        *MASTERS,
+        Option("-t, --topic TOPIC", "name of the topic", topic_name, required=True),
+        Option("-r, --readQueueNums N", "queues that consumers read (new topic: 8)", whole(1)),
+        Option("-w, --writeQueueNums N", "queues that producers write (new topic: 8)", whole(1)),
+        Option("-p, --perm PERM", "2 = write, 4 = read, 6 = both (new topic: 6)", whole(0, 7)),
+        Option("-o, --order BOOL", "strictly ordered topic: true or false", truth),
+        Option("-u, --unit BOOL", "unit topic: true or false", truth),
+        Option("-s, --hasUnitSub BOOL", "has unit subscriptions: true or false", truth),
+        Option(
+            "-a, --attributes CHANGES",
+            "+key=value sets, -key removes; separated by commas",
+            attribute_changes,
         ),
     ),
     AdminCommand(
-        name="topicRoute",
-        run=topic_route,
-        options=(TOPIC, Option("-l, --list", "print a table instead of JSON text")),
-    ),
-    AdminCommand(name="topicStatus", run=topic_status, options=(TOPIC, ROUTE_CLUSTER)),
-    AdminCommand(
-        name="updateTopic",
-        run=update_topic,
-        effect=Effect.CHANGES,
-        options=(
-            *MASTERS,
-            Option("-t, --topic TOPIC", "name of the topic", topic_name, required=True),
-            Option("-r, --readQueueNums N", "queues that consumers read (new topic: 8)", whole(1)),
-            Option(
-                "-w, --writeQueueNums N", "queues that producers write (new topic: 8)", whole(1)
-            ),
-            Option("-p, --perm PERM", "2 = write, 4 = read, 6 = both (new topic: 6)", whole(0, 7)),
-            Option("-o, --order BOOL", "strictly ordered topic: true or false", truth),
-            Option("-u, --unit BOOL", "unit topic: true or false", truth),
-            Option("-s, --hasUnitSub BOOL", "has unit subscriptions: true or false", truth),
-            Option(
-                "-a, --attributes CHANGES",
-                "+key=value sets, -key removes; separated by commas",
-                attribute_changes,
-            ),
-        ),
-    ),
-    AdminCommand(
-        name="deleteTopic",
-        run=delete_topic,
+        "deleteTopic",
+        delete_topic,
         effect=Effect.DESTROYS,
         loss="the topic with its queues and offsets",
-        options=(TOPIC, Option("-c, --clusterName NAME", "cluster of the topic", required=True)),
-    ),
-    AdminCommand(
-        name="allocateMQ",
-        run=allocate,
-        options=(
-            TOPIC,
-            Option(
-                "-i, --ipList NAMES",
-                "the members, joined by commas: addresses, or other names",
-                members,
-                required=True,
-            ),
+    ).with_options(TOPIC, Option("-c, --clusterName NAME", "cluster of the topic", required=True)),
+    AdminCommand("allocateMQ", allocate).with_options(
+        TOPIC,
+        Option(
+            "-i, --ipList NAMES",
+            "the members, joined by commas: addresses, or other names",
+            members,
+            required=True,
         ),
     ),
 )

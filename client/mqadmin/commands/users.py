@@ -126,55 +126,41 @@ USER_TYPE = Option(
 
 COMMANDS = (
     AdminCommand(
-        name="createUser",
+        "createUser",
+        partial(change_user, code=RequestCode.AUTH_CREATE_USER, verb="create"),
         effect=Effect.CHANGES,
-        run=partial(change_user, code=RequestCode.AUTH_CREATE_USER, verb="create"),
-        options=(
-            *EVERYWHERE,
-            USERNAME,
-            Option("-p, --password TEXT", "the password", required=True),
-            USER_TYPE,
-        ),
+    ).with_options(
+        *EVERYWHERE,
+        USERNAME,
+        Option("-p, --password TEXT", "the password", required=True),
+        USER_TYPE,
     ),
     AdminCommand(
-        name="updateUser",
+        "updateUser",
+        partial(change_user, code=RequestCode.AUTH_UPDATE_USER, verb="update"),
         effect=Effect.CHANGES,
-        run=partial(change_user, code=RequestCode.AUTH_UPDATE_USER, verb="update"),
-        options=(
-            *EVERYWHERE,
-            USERNAME,
-            Option("-p, --password TEXT", "the new password"),
-            USER_TYPE,
-            Option(
-                "-s, --userStatus STATUS", "enable or disable", one_of_words("enable", "disable")
-            ),
-        ),
         one_of=(("password", "userType", "userStatus"),),
+    ).with_options(
+        *EVERYWHERE,
+        USERNAME,
+        Option("-p, --password TEXT", "the new password"),
+        USER_TYPE,
+        Option("-s, --userStatus STATUS", "enable or disable", one_of_words("enable", "disable")),
     ),
     AdminCommand(
-        name="deleteUser",
+        "deleteUser",
+        partial(change_user, code=RequestCode.AUTH_DELETE_USER, verb="delete"),
         effect=Effect.DESTROYS,
         loss="the user",
-        run=partial(change_user, code=RequestCode.AUTH_DELETE_USER, verb="delete"),
-        options=(*EVERYWHERE, USERNAME),
+    ).with_options(*EVERYWHERE, USERNAME),
+    AdminCommand("getUser", get_user).with_options(
+        *BROKERS, Option("-u, --username NAME", "name of the user")
     ),
-    AdminCommand(
-        name="getUser",
-        run=get_user,
-        options=(*BROKERS, Option("-u, --username NAME", "name of the user")),
+    AdminCommand("listUser", list_users).with_options(
+        *BROKERS, Option("-f, --filter TEXT", "only users with this part of the name")
     ),
-    AdminCommand(
-        name="listUser",
-        run=list_users,
-        options=(*BROKERS, Option("-f, --filter TEXT", "only users with this part of the name")),
-    ),
-    AdminCommand(
-        name="copyUser",
-        effect=Effect.CHANGES,
-        run=copy_users,
-        options=(
-            *BETWEEN,
-            Option("-u, --usernames NAMES", "only these, joined by commas (default: all)", names),
-        ),
+    AdminCommand("copyUser", copy_users, effect=Effect.CHANGES).with_options(
+        *BETWEEN,
+        Option("-u, --usernames NAMES", "only these, joined by commas (default: all)", names),
     ),
 )

@@ -72,4 +72,4 @@ def _found(
     return {"authenticates": authenticates, "user": user, "type": kind, "why": why}
 
 
-COMMANDS = (AdminCommand(name="whoami", run=whoami, options=BROKERS),)
+COMMANDS = (AdminCommand("whoami", whoami).with_options(*BROKERS),)

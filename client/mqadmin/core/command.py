@@ -52,7 +52,7 @@ SUBJECTS: Mapping[str, Sequence[str]] = {
 """first word of a grouped name → the options that name what such a command is about"""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class AdminCommand:
     """One command of mqadmin."""
 
@@ -81,6 +81,10 @@ class AdminCommand:
     """with ``Effect.SENDS``: what is sent, likewise"""
     asks_with: str = ""
     """with ``Effect.DESTROYS``: the flag without which nothing is deleted, and nothing asked"""
+
+    def with_options(self, *options: Option) -> AdminCommand:
+        """Return the command with options of its own."""
+        return attrs.evolve(self, options=options)
 
     @property
     def sentence(self) -> str:
