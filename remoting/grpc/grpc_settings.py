@@ -56,7 +56,7 @@ class GrpcSettings:
     """
 
     message_bytes_max: int = number("grpcMaxInboundMessageSize", 16 * _MIB)
-    inflated_bytes_max: int = number("grpcInflatedMessageSize", 8 * _MIB, own=True)
+    inflated_bytes_max: int = number("grpcInflatedMessageSize", 2 * _MIB, own=True)
     fields_bytes_max: int = number(
         "grpcFieldsMaxBytes", 512 * 1024, low=1024, high=64 * _MIB, own=True
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import attrs
 import trio
@@ -31,7 +32,7 @@ from triomq.remoting.messaging.checks import (
     topic_name,
 )
 from triomq.remoting.messaging.cluster import Cluster, known_route, refused_by_network
-from triomq.remoting.messaging.delivered_message import delivered_message
+from triomq.remoting.messaging.delivered_message import delivered_message, is_inflated
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.popped_messages import RETURN_MS, PoppedMessage
@@ -163,7 +164,12 @@ class Receiving:
                 return False  # there is none, or the server stops
             await answers.send(ReceiveMessageResponse(status=status()))
             while pop.unsent:
-                made = _first_answers(pop.unsent, request.message_queue.topic, invisible_ms)
+                make = partial(
+                    _first_answers, tuple(pop.unsent), request.message_queue.topic, invisible_ms
+                )
+                # Zlib gives the lock away: in a thread it does not hold the loop.
+                inflates = any(is_inflated(message.stored) for message in pop.unsent)
+                made = await trio.to_thread.run_sync(make) if inflates else make()
                 await answers.send(*made)
                 for _ in made:
                     message = pop.unsent.popleft()

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import attrs
 import grpc
 import pytest
 import trio
@@ -22,6 +25,7 @@ from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.sys_flags import COMPRESSED
 
 STEP_SECONDS_MAX = 0.020
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "grpc_holds.json"
@@ -40,6 +44,9 @@ TELEMETRY = (
 EMPTY = 8 * 1024 * 1024 - 16
 """fields of two bytes that a message of 16 MiB has"""
 LONG = [("grpc.max_receive_message_length", 64 << 20), ("grpc.use_local_subchannel_pool", 1)]
+HEX = os.urandom((1 << 20) - 200).hex().encode()
+"""digits, which take zlib longest to unpack"""
+FOLDED = zlib.compress(bytes((16 << 20) - 1))
 WIDE, ORDERLY = pb.Resource(name="Wide"), pb.Resource(name="InOrder")
 
 
@@ -69,6 +76,7 @@ class Worst(NamedTuple):
     """how many rows a right answer has"""
     refused: str = ""
     """the setting in the refusal of a request that is not parsed"""
+    gzip: bool = False
 
 
 def worst_calls(client: GrpcClient, acknowledged: list[pb.Message]) -> list[Worst]:
@@ -114,6 +122,12 @@ def worst_calls(client: GrpcClient, acknowledged: list[pb.Message]) -> list[Wors
             "20,000 messages of a byte, refused",
             rpc.SendMessageRequest(messages=tiny),
             refused="grpcFieldsMaxBytes",
+        ),
+        Worst(
+            "SendMessage",
+            "2 MiB, compressed by gzip",
+            rpc.SendMessageRequest(messages=[client.message(HEX)]),
+            gzip=True,
         ),
         Worst("SendMessage", "7,000 empty messages, refused", Raw(field(1, b"") * 7_000)),
         Worst("SendMessage", "a message with 250,000 empty keys, refused", Raw(keys)),
@@ -192,7 +206,8 @@ async def measured(broker: GrpcBroker) -> list[tuple[str, str, float]]:
             assert [message.body for message in received] == [b"one"]
             for worst in worst_calls(client, received):
                 holds.take()
-                call = client.call(worst.method, worst.request, timeout=60)
+                gzip = grpc.Compression.Gzip if worst.gzip else None
+                call = client.call(worst.method, worst.request, timeout=60, compression=gzip)
                 if worst.refused:
                     with pytest.raises(grpc.RpcError, match=worst.refused) as caught:
                         await call
@@ -205,6 +220,15 @@ async def measured(broker: GrpcBroker) -> list[tuple[str, str, float]]:
                     assert answer.status.code == pb.Code.OK
                     queues = [getattr(row, "message_queue", row).id for row in rows]
                     assert queues == list(range(worst.rows))
+        folded = attrs.evolve(client, client_id="folded", topic="Folded", group="H")
+        async with telemetry(folded) as stream:
+            stream.put(rpc.TelemetryCommand(settings=folded.settings()))
+            await stream.take()
+            holds.take()
+            _, received = await folded.receive()
+            what = f"{len(received)} bodies of 16 KiB that unfold to 16 MiB"
+            found.append(("ReceiveMessage", what, longest(holds)))
+            assert len(received) > 8
         for count, what in TELEMETRY:
             settings = wide_settings(client, count - 1)
             async with telemetry(client) as stream:
@@ -220,6 +244,9 @@ async def measured(broker: GrpcBroker) -> list[tuple[str, str, float]]:
 async def measure(folder: Path) -> list[tuple[str, str, float]]:
     async with grpc_broker(folder) as broker:
         await broker.peer.create_topic("Wide", QUEUES)
+        await broker.peer.create_topic("Folded", 1)
+        for _ in range(16):
+            await broker.peer.send("Folded", FOLDED, sys_flag=COMPRESSED)
         orderly = SubscriptionGroupConfig(group_name="InOrder", consume_message_orderly=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         assert (await broker.peer.call(code, body=orderly.encode())).code == 0

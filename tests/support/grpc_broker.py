@@ -62,7 +62,7 @@ class GrpcClient:
             made += [("x-mq-date-time", date), ("authorization", authorization)]
         return made + self.more
 
-    async def call(self, name: str, request: Any, *, timeout: float = 10) -> Any:
+    async def call(self, name: str, request: Any, *, timeout: float = 10, **more: Any) -> Any:
         """Make a unary call."""
         method = self.channel.unary_unary(
             PATH + name,
@@ -70,7 +70,7 @@ class GrpcClient:
             response_deserializer=getattr(rpc, f"{name}Response").FromString,
         )
         return await trio.to_thread.run_sync(
-            partial(method, request, timeout=timeout, metadata=self.metadata),
+            partial(method, request, timeout=timeout, metadata=self.metadata, **more),
             abandon_on_cancel=True,
         )
 
