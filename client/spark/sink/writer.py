@@ -1,8 +1,10 @@
 """The classes that Spark calls to write: one for batch queries, one for streams.
 
 Spark pickles a writer to every task. Both write at least once: a task that fails is repeated from
-its first row.
+its first row. What only tasks need is loaded there: Spark makes a writer for each micro-batch.
 """
+
+from __future__ import annotations
 
 import logging
 import os
@@ -11,7 +13,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pyarrow as pa
@@ -22,12 +24,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from triomq.client.spark.name_servers import RouteReader, TopicAddresses, writable
 from triomq.client.spark.shipped import Shipped
-from triomq.client.spark.sink.delivery import Delivery
-from triomq.client.spark.sink.outgoing import OutgoingRows, Refuse
 from triomq.client.spark.sink.sink_options import SinkOptions
-from triomq.remoting.protocol.ids import UniqueIds
+
+if TYPE_CHECKING:
+    from triomq.client.spark.name_servers import TopicAddresses
+    from triomq.client.spark.sink.delivery import Delivery
+    from triomq.client.spark.sink.outgoing import Refuse
+    from triomq.remoting.protocol.ids import UniqueIds
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +61,7 @@ class TaskWriter:
 
         Raises: RowRefused, NotDelivered, SourceError, Unreachable.
         """
-        delivery = Delivery(self.options, self._find_route)
+        delivery = self._delivery(None)
         for _ in self._sent(batches, delivery, None):
             pass
         return TaskDone(delivery.acknowledged, delivery.stored_less_safely)
@@ -72,16 +76,26 @@ class TaskWriter:
         def refuse(mark: object, reason: str) -> None:
             found.append((mark, reason))
 
-        delivery = Delivery(self.options, self._find_route, refuse=refuse)
+        delivery = self._delivery(refuse)
         for _ in self._sent(batches, delivery, refuse):
             if found:
                 yield found.copy()
                 found.clear()
 
+    def _delivery(self, refuse: Refuse | None) -> Delivery:
+        from triomq.client.spark.sink.delivery import Delivery  # a driver sends nothing
+
+        return Delivery(self.options, self._find_route, refuse=refuse)
+
     def _sent(
-        self, batches: Iterator[pa.RecordBatch], delivery: Delivery, refuse: Refuse | None
+        self,
+        batches: Iterator[pa.RecordBatch],
+        delivery: Delivery,
+        refuse: Refuse | None,
     ) -> Iterator[None]:
         """Yield behind each record batch, and when all is acknowledged."""
+        from triomq.client.spark.sink.outgoing import OutgoingRows  # as above
+
         context = TaskContext.get()
         query, batch_id, partition = self.query, "0", 0
         if context is not None:
@@ -112,12 +126,16 @@ class TaskWriter:
             delivery.close()
 
     def _find_route(self, topic: str) -> TopicAddresses | None:
+        from triomq.client.spark.name_servers import RouteReader, writable  # as above
+
         with RouteReader(self.options.name_server, self.options.access) as name_servers:
             return name_servers.routes([topic], writable)[topic]
 
 
 def unique_ids() -> UniqueIds:
     """Return the ids of one task's messages."""
+    from triomq.remoting.protocol.ids import UniqueIds  # as above
+
     try:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:

@@ -18,8 +18,10 @@ from triomq.client.spark.zip_file import write_zip
 LIBRARIES = [
     str(path) for path in (Path(cloudpickle.__file__).parents[1] / "python/lib").glob("*.zip")
 ]
-OF_THE_DRIVER = ("driver_client", "name_servers", "batch_reader", "stream_reader")
+SOURCE = "RocketMQDataSource"
+OF_THE_DRIVER = ("batch_reader", "driver_client", "name_servers", "stream_reader")
 OF_A_TASK = ("decode", "pull_window", "task_pull")
+OF_A_SINK = ("name_servers", "sink.delivery", "sink.outgoing")
 NEEDED_BY_NEITHER = (
     *("difflib", "triomq.remoting.core.settings"),
     "triomq.remoting.protocol.headers.registration",
@@ -33,7 +35,16 @@ print(pickle.loads(bytes.fromhex(sys.argv[1])).__name__)
 
 def load_elsewhere(pickled: bytes, *path: Path) -> subprocess.CompletedProcess[str]:
     """Unpickle in a Python that has nothing but its own library, Spark's, and ``path``."""
-    words = [sys.executable, "-I", "-S", "-c", LOAD, pickled.hex(), *LIBRARIES, *map(str, path)]
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        LOAD,
+        pickled.hex(),
+        *LIBRARIES,
+        *map(str, path),
+    ]
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -42,7 +53,12 @@ def test_without_the_package_the_error_names_cause_and_fix(cls: type) -> None:
     done = load_elsewhere(cloudpickle.dumps(cls))
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: No module named 'triomq': a Python process of Spark")
-    for part in (sys.executable, "--py-files", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON changes"):
+    for part in (
+        sys.executable,
+        "--py-files",
+        "PYSPARK_PYTHON",
+        "PYSPARK_DRIVER_PYTHON changes",
+    ):
         assert part in last
 
 
@@ -66,7 +82,9 @@ def test_pickles_of_python_name_the_class() -> None:
         assert cloudpickle.loads(cloudpickle.dumps(cls)) is cls
 
 
-def test_a_stream_names_the_pyspark_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_names_the_pyspark_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """PySpark 4.1 lacks a module; batch queries do not need it."""
     monkeypatch.delitem(sys.modules, "triomq.client.spark.stream_reader", raising=False)
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
@@ -79,31 +97,45 @@ def test_a_stream_names_the_pyspark_that_it_needs(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("kind", "made"),
+    ("kind", "made", "loaded", "unwanted"),
     [
-        ("TaskReader", "list(sent.read(InputPartition(None)))"),
-        ("RocketMQDataSource", "sent.reader(sent.schema())"),
-        ("RocketMQDataSource", "sent.streamReader(sent.schema())"),
+        (
+            "TaskReader",
+            "list(sent.read(InputPartition(None)))",
+            OF_A_TASK,
+            OF_THE_DRIVER,
+        ),
+        (SOURCE, "sent.reader(sent.schema())", OF_THE_DRIVER[:3], OF_A_TASK),
+        (SOURCE, "sent.streamReader(sent.schema())", OF_THE_DRIVER[1:], OF_A_TASK),
+        (
+            SOURCE,
+            "sent.writer(BODY, False)",
+            ("sink.writer",),
+            (*OF_A_TASK, *OF_A_SINK),
+        ),
     ],
+    ids=["task", "batch", "stream", "sink"],
 )
 def test_a_task_loads_nothing_of_the_driver_and_the_driver_nothing_of_tasks(
-    kind: str, made: str
+    kind: str, made: str, loaded: tuple[str, ...], unwanted: tuple[str, ...]
 ) -> None:
-    source = RocketMQDataSource({"nameServer": "ns1:9876", "subscribe": "orders"})
+    source = RocketMQDataSource({"nameServer": "ns1:9876", "topic": "orders"})
     sent = source.reader(source.schema()) if kind == "TaskReader" else source
     script = (
         "import pickle, sys\n"
         "from pyspark.sql.datasource import InputPartition\n"
+        "from pyspark.sql.types import StructType\n"
+        "BODY = StructType().add('value', 'binary')\n"
         f"sent = pickle.loads(bytes.fromhex(sys.argv[1]))\nmade = {made}\n"
-        "print(type(sent).__name__, *sorted(sys.modules))"
+        "print(type(sent).__name__, *sys.modules)"
     )
     words = [sys.executable, "-c", script, cloudpickle.dumps(sent).hex()]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
-    arrived, *loaded = done.stdout.split()
+    arrived, *found = done.stdout.split()
     assert arrived == kind
-    theirs, others = OF_A_TASK, OF_THE_DRIVER
-    if kind != "TaskReader":
-        theirs, others = others[:2], theirs  # not the reader of the other kind of query
-    assert {f"triomq.client.spark.{name}" for name in theirs} <= set(loaded)
-    unwanted = (*NEEDED_BY_NEITHER, *(f"triomq.client.spark.{name}" for name in others))
-    assert not [name for name in loaded if name.startswith(unwanted)]
+    assert {f"triomq.client.spark.{name}" for name in loaded} <= set(found)
+    left_out = (
+        *NEEDED_BY_NEITHER,
+        *(f"triomq.client.spark.{name}" for name in unwanted),
+    )
+    assert not [name for name in found if name.startswith(left_out)]
