@@ -9,14 +9,7 @@ from pathlib import Path
 import attrs
 
 from triomq.remoting.core.address import parse_address
-from triomq.remoting.core.settings import (
-    PATH,
-    ConfigError,
-    flag,
-    number,
-    optional_text,
-    setting,
-)
+from triomq.remoting.core.settings import PATH, ConfigError, flag, number, optional_text, setting
 from triomq.remoting.server.config import PoolConfig
 
 PEERS_MAX = 9

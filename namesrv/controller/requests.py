@@ -16,11 +16,7 @@ import trio
 from triomq.namesrv.controller.broker_groups import BrokerGroups
 from triomq.namesrv.controller.commands import AlterSet, ApplyId, Clean, Register
 from triomq.namesrv.controller.controller_settings import ControllerSettings, Peer, read_peer
-from triomq.namesrv.controller.liveness import (
-    TIMEOUT_SECONDS,
-    TIMEOUT_SECONDS_MAX,
-    Sighting,
-)
+from triomq.namesrv.controller.liveness import TIMEOUT_SECONDS, TIMEOUT_SECONDS_MAX, Sighting
 from triomq.namesrv.controller.members import ControllerMembers
 from triomq.namesrv.controller.state import Group
 from triomq.remoting.core.errors import Rejected, RemoteProtocolError

@@ -169,11 +169,7 @@ class ControllerParts:
         Checkpoint: always.
         """
         server = Server(
-            config,
-            table,
-            on_close=self.groups.connection_lost,
-            name="controller",
-            places=places,
+            config, table, on_close=self.groups.connection_lost, name="controller", places=places
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.groups.log.run, name="raft")

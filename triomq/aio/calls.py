@@ -141,10 +141,7 @@ class Answer(Generic[R]):
 
 
 async def call_in_loop(
-    portal: AnyPortal,
-    function: Callable[P, Awaitable[R]],
-    *args: P.args,
-    **kwargs: P.kwargs,
+    portal: AnyPortal, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs
 ) -> R:
     """Run an async function in the portal's loop; cancelling this call cancels it there."""
     answer: Answer[R] = Answer(portal)

@@ -26,10 +26,7 @@ from triomq.broker.store.core.draft import Draft, copied_draft
 from triomq.broker.store.core.errors import IllegalMessage, StoreIoError, StoreUnavailable
 from triomq.remoting.core.log_limit import LogLimit
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
-from triomq.remoting.protocol.message_properties import (
-    FIRST_POP_TIME,
-    joined_properties,
-)
+from triomq.remoting.protocol.message_properties import FIRST_POP_TIME, joined_properties
 from triomq.remoting.protocol.names import RETRY_PREFIX, dead_letter_topic, pop_retry_topics
 from triomq.remoting.protocol.record import StoredMessage
 

@@ -9,12 +9,7 @@ import msgspec
 from triomq.broker.store.core.config import StoreConfig
 from triomq.broker.store.core.errors import IllegalMessage
 from triomq.broker.store.core.numbering import reserve_bytes
-from triomq.remoting.protocol.message_properties import (
-    KEYS,
-    PROPERTIES_BYTES_MAX,
-    TAGS,
-    UNIQ_KEY,
-)
+from triomq.remoting.protocol.message_properties import KEYS, PROPERTIES_BYTES_MAX, TAGS, UNIQ_KEY
 from triomq.remoting.protocol.names import RETRY_PREFIX
 from triomq.remoting.protocol.record import StoredMessage
 from triomq.remoting.protocol.sys_flags import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK

@@ -88,8 +88,7 @@ def read_file(path: Path) -> tuple[list[StoredMessage], list[str]]:
 COMMANDS = (
     AdminCommand("dumpCompactionLog", local=dump).with_options(
         Option(
-            "-f, --file FILE",
-            "a file below the store's compaction folder, or a commit log file",
+            "-f, --file FILE", "a file below the store's compaction folder, or a commit log file"
         )
     ),
 )

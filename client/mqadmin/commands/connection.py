@@ -145,9 +145,7 @@ COMMANDS = (
         Option("-o, --consumeMessageOrderly BOOL", "strictly ordered consumption", truth),
         Option("-q, --retryQueueNums N", "queues of the retry topic", whole(0)),
         Option(
-            "-r, --retryMaxTimes N",
-            "deliveries before a message becomes a dead letter",
-            whole(-1),
+            "-r, --retryMaxTimes N", "deliveries before a message becomes a dead letter", whole(-1)
         ),
         Option(
             "-p, --groupRetryPolicy JSON",

@@ -64,10 +64,7 @@ COMMANDS = (
     AdminCommand("groupWhy", group_why).with_options(
         Option("GROUP", "the group", required=True),
         Option(
-            "--seconds N",
-            "time between the two samples of its offsets",
-            whole(1, 600),
-            default=5,
+            "--seconds N", "time between the two samples of its offsets", whole(1, 600), default=5
         ),
     ),
 )

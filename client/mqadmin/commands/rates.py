@@ -150,10 +150,7 @@ COMMANDS = (
         Option("-b, --brokerAddr ADDRESS", "the broker, host:port", required=True),
         Option("-t, --timeoutMillis MS", "accepted for old scripts; see --timeout", whole(1)),
         Option(
-            "-l, --level N",
-            "only queues with at least this lag, in messages",
-            whole(0),
-            default=0,
+            "-l, --level N", "only queues with at least this lag, in messages", whole(0), default=0
         ),
         Option("-o, --order BOOL", "true: only ordered topics", truth),
     ),

@@ -322,10 +322,7 @@ COMMANDS = (
         ),
         *period("-s, --beginTimestamp", "-e, --endTimestamp"),
         Option(
-            "-c, --MessageNumber N",
-            "maximum number of messages",
-            whole(1),
-            default=DEFAULT_COUNT,
+            "-c, --MessageNumber N", "maximum number of messages", whole(1), default=DEFAULT_COUNT
         ),
     ),
 )
