@@ -93,7 +93,7 @@ class PeerMessages:
         said = request.ext()
         sender = said.get("sender", self.own.id)
         if (said.get("group"), said.get("target")) != (self.group, self.own.id) or (
-            not self._is_other(sender, said.get("address", ""))
+            not self._admit(sender, said.get("address", ""))
         ):
             others = sorted(peer.id for peer in self.current() if peer.id != self.own.id)
             raise Rejected(
@@ -109,9 +109,9 @@ class PeerMessages:
         self.receive(sender, message)
         return Response()
 
-    def _is_other(self, sender: str, address: str) -> bool:
+    def _admit(self, sender: str, address: str) -> bool:
         """Return whether messages of a sender count. A controller that was added may lead before
-        this one has the entry that adds it: then it says itself where it listens.
+        this one has the entry that adds it: then its address is noted, as it says itself.
         """
         if sender == self.own.id:
             return False

@@ -13,7 +13,7 @@ from triomq.namesrv.controller.raft.messages import (
     TimeoutNow,
 )
 
-MEMBERS = Configuration(("n0", "n1"), ("n2",))
+MEMBERS = Configuration(("n0", "n1"), ("n2",), {"n0": "a:1", "n2": "b:1"})
 RAFT_MESSAGES = (
     RequestVote(3, 7, 2, True, False),
     RequestVoteAnswer(3, True, True),
@@ -28,9 +28,10 @@ RAFT_MESSAGES = (
         ),
         6,
         41,
+        True,
     ),
     AppendEntriesAnswer(3, True, 10, 7, 41),
-    InstallSnapshot(3, 7, 2, MEMBERS, 4, 12, b"5678", 41),
+    InstallSnapshot(3, 7, 2, MEMBERS, 4, 12, b"5678", 41, True),
     InstallSnapshotAnswer(3, 7, 8, 41),
     TimeoutNow(3),
 )

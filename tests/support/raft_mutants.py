@@ -141,9 +141,7 @@ MUTANTS = {
     "a pre-vote comes before a term": RaftMutant(RaftNode, "_campaign", _campaigns_at_once),
     "no vote while a leader is heard": RaftMutant(RaftNode, "_hears_a_leader", _always(False)),
     "no vote soon after a start": RaftMutant(RaftNode, "__init__", _forgets_the_leader_at_a_start),
-    "a leader without a majority steps down": RaftMutant(
-        RaftNode, "_quorum_is_lost", _always(False)
-    ),
+    "a leader without a majority steps down": RaftMutant(Leadership, "lost_quorum", _always(False)),
     "a transfer ends the lease": RaftMutant(
         Leadership, "lease_is_broken", property(_always(False), _always(None))
     ),

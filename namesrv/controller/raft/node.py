@@ -125,19 +125,18 @@ class RaftNode:
     def _advance(self) -> None:
         """Apply what is committed, and let the leader send what is new."""
         leadership = self.leadership
-        if leadership is None:
-            self.state.apply()
-            return
-        leadership.advance_commit()
+        if leadership is not None:
+            leadership.advance_commit()
         self.state.apply()
-        leadership.answer_reads()
-        leadership.replicate()
-        if leadership.is_removed:
-            self._become_follower(self.term, "")
+        if leadership is not None:
+            leadership.answer_reads()
+            leadership.replicate()
+            if leadership.is_removed:
+                self._become_follower(self.term, "")
 
     def _tick(self, now: float) -> None:
         if self.leadership is not None:
-            if self._quorum_is_lost(self.leadership, now):
+            if self.leadership.lost_quorum(now):
                 self._become_follower(self.term, "")
                 self._wait_for_election(now)
             else:
@@ -146,10 +145,6 @@ class RaftNode:
             self._wait_for_election(now)
             if self._may_campaign():
                 self._campaign(now, pre=True)
-
-    @staticmethod
-    def _quorum_is_lost(leadership: Leadership, now: float) -> bool:
-        return leadership.lost_quorum(now)
 
     def _request(
         self,

@@ -129,23 +129,17 @@ class RaftState:
         while self._written and self._written[0][0] <= sequence:
             self.durable_index = max(self.durable_index, self._written.popleft()[1])
 
-    def apply(self) -> bool:
-        """Hand entries to the application that are committed and on this disk; return whether there
-        were any.
-        """
-        limit = min(self.commit_index, self.durable_index)
-        if limit <= self.applied_index:
-            return False
-        snapshot = self.log.snapshot
-        if limit < snapshot.index:
-            return False  # the snapshot is still on its way to the disk
+    def apply(self) -> None:
+        """Hand entries to the application that are committed and on this disk."""
+        limit, snapshot = min(self.commit_index, self.durable_index), self.log.snapshot
+        if limit <= self.applied_index or limit < snapshot.index:
+            return  # in the second case the snapshot is still on its way to the disk
         if self.applied_index < snapshot.index:
             self.effects.append(Restore(snapshot))
             self.applied_index = snapshot.index
         if limit > self.applied_index:
             self.effects.append(Apply(self.log.between(self.applied_index + 1, limit)))
             self.applied_index = limit
-        return True
 
     # Messages
 

@@ -212,8 +212,10 @@ async def test_who_may_send_messages_of_the_log(tmp_path: Path, signed: bool) ->
         await controllers.leader()  # so they sign what they send to each other
         async with FrameClient(controllers.ports["n0"]) as stranger:
 
-            async def say(group: str, sender: str, target: str, body: bytes) -> Command:
-                ext = {"group": group, "sender": sender, "target": target}
+            async def say(
+                group: str, sender: str, target: str, body: bytes, **more: str
+            ) -> Command:
+                ext = {"group": group, "sender": sender, "target": target, **more}
                 asked = Command(code=Code.RAFT_MESSAGE, opaque=7, ext=ext, body=body)
                 return await stranger.exchange(encode_command(asked))
 
@@ -232,6 +234,8 @@ async def test_who_may_send_messages_of_the_log(tmp_path: Path, signed: bool) ->
             ):
                 answer = await say(*wrong)
                 assert answer.code == ResponseCode.CONTROLLER_INVALID_REQUEST, wrong
+            added = await say("group1", "n3", "n0", body, address="127.0.0.1:1")
+            assert added.code == ResponseCode.SUCCESS, "n0 may not have the entry yet"
 
 
 async def listening_at(port: int) -> trio.SocketListener:
