@@ -19,6 +19,7 @@ from processes import free_port
 from triomq.client.mqadmin.commands.controllers import epochs_document
 from triomq.namesrv.app import run_namesrv
 from triomq.namesrv.config import NamesrvConfig
+from triomq.namesrv.controller import members
 from triomq.namesrv.controller.controller_settings import ControllerSettings
 from triomq.remoting.monitor.monitor_settings import MonitorSettings
 from triomq.remoting.protocol.bodies.controller import EpochEntries, EpochEntry, SyncStateSet
@@ -85,7 +86,8 @@ async def controller(folder: Path) -> AsyncIterator[Running]:
         ready.stop()
 
 
-async def test_who_leads_and_what_is_set(tmp_path: Path) -> None:
+async def test_who_leads_and_what_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "CHANGE_SECONDS", 0.0)
     async with controller(tmp_path) as run:
         shown = await run("getControllerMetaData")
         assert shown.out == (

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from triomq.namesrv.controller import members as members_module
 from triomq.namesrv.controller import replicated_state
 from triomq.namesrv.controller.command_log import CommandLog
 from triomq.namesrv.controller.commands import ApplyId, Elect
@@ -17,7 +18,7 @@ from triomq.namesrv.controller.controller_files import EARLIER_FILE, ControllerF
 from triomq.namesrv.controller.controller_settings import Peer
 from triomq.namesrv.controller.members import ControllerMembers
 from triomq.namesrv.controller.raft.configuration import Configuration
-from triomq.namesrv.controller.raft.events import MessageReceived
+from triomq.namesrv.controller.raft.events import MessageReceived, RaftRole
 from triomq.namesrv.controller.raft.messages import AppendEntries
 from triomq.namesrv.controller.raft.state import RaftInvariantBroken
 from triomq.namesrv.controller.raft_storage import FILE_NAME, SystemRaftFiles
@@ -166,7 +167,8 @@ async def test_commands_that_come_together_are_applied_one_after_the_other(tmp_p
 
 async def test_one_of_three_that_hears_no_other_refuses(tmp_path: Path) -> None:
     async with opened(tmp_path, "n0", "n1", "n2") as log:
-        await trio.sleep(10)
+        while log.lasting.node.role is RaftRole.FOLLOWER:
+            await trio.sleep(0.01)
         for ask in (log.confirm_lead, lambda: log.commit(apply_id(1))):
             with pytest.raises(Rejected, match="not in leader state") as caught:
                 await ask()
@@ -238,7 +240,10 @@ async def test_a_folder_has_one_process(tmp_path: Path) -> None:
     first.close()
 
 
-async def test_the_log_says_who_the_controllers_are(tmp_path: Path) -> None:
+async def test_the_log_says_who_the_controllers_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members_module, "CHANGE_SECONDS", 0.0)
     async with opened(tmp_path) as log:
         await log.commit(apply_id(1))
     named = [Peer(name, f"{name}:1") for name in ("n0", "n1")]
