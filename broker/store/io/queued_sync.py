@@ -18,6 +18,7 @@ import os
 import platform
 import struct
 import sys
+from functools import partial
 from typing import Final
 
 import trio
@@ -113,10 +114,12 @@ class QueuedSync:
             raise OSError(-result, os.strerror(-result))
 
     def close(self) -> None:
-        """Close the queue, after the fsync in flight.
+        """Close the queue; no fsync may be in flight. Checkpoint: never.
 
         No task may be in ``finished``: the poller forgets a closed descriptor, and the task would
         never be woken.
         """
-        self._call(ctypes.c_long(self._destroy), self._context)
         os.close(self._events)
+        # The kernel takes some 30 ms, for which the loop and a change of the role would wait.
+        destroy = partial(self._call, ctypes.c_long(self._destroy), self._context)
+        trio.lowlevel.start_thread_soon(destroy, lambda _outcome: None)
