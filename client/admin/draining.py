@@ -142,9 +142,7 @@ async def elect(
             else chosen.broker_address == address
         ):
             header = ElectMasterHeader(broker.cluster, broker.name, chosen.broker_id, True)
-            master = group.master_address
-            if master is None or not await _hands_over(admin, master, header):
-                await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
+            await move_master(admin, leader, group, header)
             return leader, group, chosen
     if address is not None:
         raise TrioMQError(
@@ -155,6 +153,24 @@ async def elect(
         f"no other living broker of {broker.name} is in its sync state set: without"
         f" {broker.address} the group takes no messages; see mqadmin broker replicas"
     )
+
+
+async def move_master(
+    admin: Admin, leader: str, group: GroupReplicas, header: ElectMasterHeader
+) -> None:
+    """Have a broker elected: by the master if both are alive in the set, else by the controllers.
+
+    Raises: TrioMQError.
+    """
+    master = group.master_address
+    alive = {one.broker_id for one in group.in_sync_replicas if one.alive}
+    if (
+        master is None
+        or header.broker_id == group.master_broker_id
+        or not {header.broker_id, group.master_broker_id} <= alive
+        or not await _hands_over(admin, master, header)
+    ):
+        await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
 
 
 async def _hands_over(admin: Admin, master: str, header: ElectMasterHeader) -> bool:

@@ -12,11 +12,11 @@ from triomq.client.admin.answers import read_body, read_header
 from triomq.client.admin.arguments import Option, UsageError, Values, whole
 from triomq.client.admin.controllers import groups_at, leader_of, metadata_at
 from triomq.client.admin.documents import members_of
+from triomq.client.admin.draining import move_master
 from triomq.client.mqadmin.core.command import INTERVAL, AdminCommand, Effect
 from triomq.client.mqadmin.core.places import CONTROLLERS, ask_each, chosen_controllers
 from triomq.client.mqadmin.core.result import Document, Result, Row, answered
 from triomq.remoting.protocol.bodies.controller import (
-    ElectMasterBody,
     EpochEntries,
     GroupReplicas,
     ReplicaState,
@@ -27,7 +27,6 @@ from triomq.remoting.protocol.headers.controller import (
     CleanBrokerDataHeader,
     ControllerMetadataHeader,
     ElectMasterHeader,
-    ElectMasterResponseHeader,
 )
 
 if TYPE_CHECKING:
@@ -123,11 +122,12 @@ async def sync_state_set(admin: Admin, options: Values) -> Result:
 async def elect_master(admin: Admin, options: Values) -> Result:
     leader = await leader_of(admin, chosen_controllers(options))
     cluster, name = options.text("clusterName"), options.text("brokerName")
+    before = (await groups_at(admin, leader, [name])).get(name, GroupReplicas())
     header = ElectMasterHeader(cluster, name, options.number("brokerId"), True)
-    answer = await admin.ask(leader, RequestCode.CONTROLLER_ELECT_MASTER, header)
-    elected = read_header(ElectMasterResponseHeader, answer)
-    members = read_body(ElectMasterBody, answer).broker_member_group
-    addresses = {} if members is None else members.broker_addrs
+    await move_master(admin, leader, before, header)
+    elected = (await groups_at(admin, leader, [name])).get(name, before)
+    replicas = elected.in_sync_replicas + elected.not_in_sync_replicas
+    addresses = dict(sorted((one.broker_id, one.broker_address) for one in replicas))
     lines = [
         f"#ClusterName\t{cluster}",
         f"#BrokerName\t{name}",
@@ -140,10 +140,7 @@ async def elect_master(admin: Admin, options: Values) -> Result:
         document={
             "cluster": cluster,
             "brokerName": name,
-            "masterBrokerId": elected.master_broker_id,
-            "masterAddress": elected.master_address,
-            "masterEpoch": elected.master_epoch,
-            "syncStateSetEpoch": elected.sync_state_set_epoch,
+            **members_of(elected, *GROUP_FIELDS),
             "members": {str(broker_id): address for broker_id, address in addresses.items()},
         },
         blocks=["\n".join(lines)],
