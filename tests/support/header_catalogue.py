@@ -195,6 +195,10 @@ _PAIRS: dict[Code, tuple[type | None, type | None]] = {
     Code.GET_BROKER_EPOCH_CACHE: (None, None),
     Code.NOTIFY_BROKER_ROLE_CHANGED: (controller.RoleChangedHeader, None),
     Code.CLEAN_BROKER_DATA: (controller.CleanBrokerDataHeader, None),
+    Code.CHANGE_CONTROLLERS: (
+        controller.ChangeControllersHeader,
+        controller.ControllerMetadataHeader,
+    ),
     Code.CONTROLLER_GET_NEXT_BROKER_ID: (
         controller.NextBrokerIdHeader,
         controller.NextBrokerIdResponseHeader,

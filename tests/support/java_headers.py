@@ -85,6 +85,7 @@ _RESPONSES = {
 NO_JAVA_CLASS = {
     (34, "response"): "Java sets these two entries by hand (ClientManageProcessor.java)",
     (2004, "request"): "Java sets this entry by hand (MQClientAPIImpl.setCommitLogReadAheadMode)",
+    **dict.fromkeys(((19002, "request"), (19002, "response")), "a request of ours"),
 }
 """Header classes of ours without a class in Java, and why."""
 

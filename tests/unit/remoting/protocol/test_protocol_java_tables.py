@@ -24,7 +24,6 @@ UNUSED = {
     ),
     **dict.fromkeys((301, 302), "filter servers were removed before 4.9; no client asks for them"),
     19001: "between our controllers: no number of Java's",
-    19002: "to our controllers: no number of Java's",
     200072: (
         "a number that 5.5 neither sends nor handles: lite messages are acknowledged with 200051"
     ),
