@@ -26,10 +26,12 @@ from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.command_list import title
 from triomq.client.mqadmin.core.exit_codes import EXIT_FAILED, EXIT_OK, EXIT_PARTIAL
 from triomq.client.mqadmin.core.output import line_printer, print_result, show_progress_on
-from triomq.client.mqadmin.core.places import CONTROLLERS
+from triomq.client.mqadmin.core.places import CONTROLLERS, naming_missing
 from triomq.client.mqadmin.core.result import Document, Result
 from triomq.remoting.core.interrupt import interrupted
 from triomq.remoting.core.printable import printable
+
+Run = Callable[[Admin, Values], Awaitable[Result]]
 
 GRACE_SECONDS = 5.0
 """time beyond ``--timeout``, when all requests have ended, to print their results: with thousands
@@ -94,7 +96,7 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
         async with Admin(namesrv, **access) as admin:
             return await command.follow(admin, values, line_printer(values, stdout, stderr))
     assert command.run is not None
-    run = command.run
+    run = naming_all(command.run) if command.names_places else command.run
     if asks or dry_run(call):
         # Only for these: start-up time.
         from triomq.client.admin.holding_admin import HoldingAdmin
@@ -117,6 +119,15 @@ async def perform(call: Call, stdout: TextIO, stderr: TextIO) -> int:
             return await run(admin, values)
 
         return await _repeat(call, once, stdout, stderr)
+
+
+def naming_all(run: Run) -> Run:
+    """Return a command whose result names the brokers that are missing, too."""
+
+    async def whole(admin: Admin, values: Values) -> Result:
+        return await naming_missing(admin, values, await run(admin, values))
+
+    return whole
 
 
 def name_servers(command: AdminCommand, values: Values) -> str | tuple[()] | None:

@@ -16,7 +16,7 @@ from triomq.client.admin.broker_metadata import broker_metadata, merged
 from triomq.client.admin.times import now_ms
 from triomq.client.core.errors import BrokerError, GroupOffline, SettingsError
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
-from triomq.client.mqadmin.core.places import MASTERS, ask_each, chosen_brokers
+from triomq.client.mqadmin.core.places import MASTERS, ask_each, beside_missing, chosen_brokers
 from triomq.client.mqadmin.core.result import Document, Result, answered
 from triomq.remoting.protocol.bodies.groups import ConsumerConnection, SubscriptionGroupTable
 from triomq.remoting.protocol.bodies.offsets import BrokerStats
@@ -93,6 +93,7 @@ async def export_configs(admin: Admin, options: Values) -> Result:
     brokers = await admin.brokers(options.text("clusterName"))
     masters = [broker.address for broker in brokers if broker.id == 0]
     answers = await read_settings(admin, masters, RequestCode.GET_BROKER_CONFIG)
+    answers = await beside_missing(admin, options, answers)
     configs = {
         settings.get("brokerName", address): {
             key: settings[key] for key in CONFIG_KEYS if key in settings
@@ -209,6 +210,7 @@ async def export_metrics(admin: Admin, options: Values) -> Result:
         for broker in await admin.brokers(options.text("clusterName"), masters_only=True)
     }
     answers = await admin.for_each(brokers, lambda name: broker_figures(admin, brokers[name]))
+    answers = await beside_missing(admin, options, answers)
     report = dict(answers.some())
     quotas = [figures["runtimeQuota"] for figures in report.values()]
     table = {

@@ -52,7 +52,7 @@ async def delete_group(admin: Admin, options: Values) -> Result:
             for target in answers.values
         ],
         failures=failures,
-        asked=max(answers.asked, len(failures)),
+        asked=len(answers.values.keys() | failures.keys()),
     )
 
 

@@ -135,6 +135,11 @@ class AdminCommand:
         return ((("brokerAddr", "clusterName"),) if asks_place else ()) + tuple(self.one_of)
 
     @property
+    def names_places(self) -> bool:
+        """Return whether it works at one broker, or at those of a cluster."""
+        return {"brokerAddr", "clusterName"} <= {option.name for option in self.options}
+
+    @property
     def accepted(self) -> Sequence[Option]:
         """Return all options: its own, those of its effect, and those of every command."""
         more = EFFECT_OPTIONS[self.effect]

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+import attrs
+
 from triomq.client.admin.arguments import Option, UsageError, Values
 from triomq.client.admin.errors import MasterMissing
-from triomq.client.admin.missing_brokers import with_missing
+from triomq.client.admin.missing_brokers import BrokerLeft, with_missing
 from triomq.remoting.protocol.bodies.route import MASTER_ID
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
     from triomq.client.admin.answers import Answers
+    from triomq.client.mqadmin.core.result import Result
     from triomq.remoting.protocol.codes import RequestCode
     from triomq.remoting.protocol.command import Command
 
@@ -72,6 +75,21 @@ async def beside_missing(admin: Admin, options: Values, answers: Answers[T]) -> 
     missing = await admin.missing_brokers(cluster) or ()
     lost = {one.address: one for one in missing if one.id == MASTER_ID}
     return with_missing(answers, {at: lost[at] for at in lost.keys() - answers.values.keys()})
+
+
+async def naming_missing(admin: Admin, options: Values, result: Result) -> Result:
+    """Add to a command's result each missing master of --clusterName that it does not name."""
+    cluster = options.maybe_text("clusterName")
+    if cluster is None or result.failures is None:
+        return result
+    missing = await admin.missing_brokers(cluster) or ()
+    lost = {
+        one.address: str(BrokerLeft(one))
+        for one in missing
+        if one.id == MASTER_ID and result.failures.keys().isdisjoint((one.address, one.name))
+    }
+    failures = {**result.failures, **lost}
+    return attrs.evolve(result, failures=failures, asked=result.asked + len(lost))
 
 
 async def ask_each(

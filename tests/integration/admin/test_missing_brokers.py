@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from access_callers import ROOT, SETTINGS
 from brokers import running_broker
 from frames import FrameClient
 from mqadmin_calls import call, failed, mqadmin
@@ -15,6 +16,8 @@ from processes import free_port
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_poller import ClusterPoller
 from triomq.client.core.errors import BrokerError
+from triomq.client.mqadmin.commands import load
+from triomq.client.mqadmin.core.command_list import LIST
 from triomq.remoting.protocol.bodies.cluster import MISSING_BROKERS_NAMESPACE
 from triomq.remoting.protocol.bodies.registration import RegisterBrokerBody
 from triomq.remoting.protocol.bodies.topics import TopicConfig, TopicTable
@@ -23,6 +26,40 @@ from triomq.remoting.protocol.headers.registration import PutKvConfigHeader, Reg
 from triomq.testing import InProcessCluster, local_cluster
 
 EVERYWHERE = ("-c", "DefaultCluster")
+ACCOUNTS = Path(__file__).parents[2] / "golden" / "access" / "plain_acl.yml"
+RULE = "-s User:billing -r Topic:orders -a Pub -d Allow"
+PLACES = {
+    "createAcl": RULE,
+    "brokerDisk": "",
+    "brokerStatus": "",
+    "exportConfigs": "-f FOLDER",
+    "exportMetadata": "-f FOLDER",
+    "exportMetrics": "-f FOLDER",
+    "exportPopRecord": "",
+    "getAcl": "-s User:billing",
+    "getBrokerConfig": "",
+    "getUser": "-u billing",
+    "haStatus": "",
+    "listAcl": "",
+    "listUser": "",
+    "whoami": "",
+    "can": "billing Pub Topic:orders",
+    "createUser": "-u other -p secret",
+    "updateUser": "-u billing -s enable",
+    "updateAcl": RULE,
+    "convertAcl": str(ACCOUNTS),
+    "setConsumeMode": "-g billing -t orders -m POP",
+    "updateTopicPerm": "-t orders -p 6",
+    "updateBrokerConfig": "-k brokerPermission -v 6",
+    "updateTopic": "-t later",
+    "updateSubGroup": "-g billing",
+    "updateTopicList": "-f FILE",
+    "updateSubGroupList": "-f FILE",
+    "deleteAcl": "-s User:billing --yes",
+    "deleteUser": "-u billing --yes",
+    "deleteSubGroup": "-g billing --yes",
+}
+"""commands that work at one broker or at those of a cluster → their other options"""
 
 
 @pytest.fixture
@@ -79,6 +116,30 @@ async def test_a_broker_that_is_gone_is_missed(cluster: InProcessCluster, tmp_pa
     await cluster.start_broker("broker-b")
     assert (await call(cluster, "cluster", "list")).code == 0
     assert finding((await call(cluster, "doctor", "--cluster", "--json")).document) is None
+
+
+async def test_each_command_at_all_brokers_of_a_cluster_names_one_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    ours = {name for name in LIST if LIST[name].module != "cold"}  # our brokers refuse these
+    assert {name for name in ours if load(name).names_places} == PLACES.keys() - {
+        "exportConfigs",
+        "exportMetrics",
+    }
+    (file := tmp_path / "list.json").write_text("[]")
+    (keys := tmp_path / "keys").write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")
+    always = (*EVERYWHERE, "--credentials", keys)
+    wrong = {}
+    async with local_cluster(brokers=2, settings=SETTINGS) as cluster:
+        for words in ("topic create -t orders", "user create -u billing -p secret"):
+            assert (await call(cluster, *words.split(), *always)).code == 0
+        await cluster.crash_broker("broker-b")
+        for name, words in PLACES.items():
+            given = words.replace("FOLDER", str(tmp_path)).replace("FILE", str(file)).split()
+            done = await call(cluster, name, *given, *always)
+            if done.code != 3 or done.err.count("broker-b:0 is missing") != 1:
+                wrong[name] = done
+    assert wrong == {}
 
 
 async def test_a_broker_that_was_stopped_for_good_is_forgotten(cluster: InProcessCluster) -> None:
