@@ -96,6 +96,7 @@ OWN_DEFAULTS = {
     "serverSelectorThreads", "serverWorkerThreads", "shutdownWaitTimeSeconds",
     "clientRequestThreadPoolNums", "defaultThreadPoolNums",
     "syncBrokerMetadataPeriod",  # a lease depends on it
+    "grpcMaxInboundMessageSize",  # 130 MiB would hold the loop
     "tls.client.authServer", "tls.test.mode.enable",  # safe by default
 }  # fmt: skip
 
