@@ -59,7 +59,8 @@ async def ask_access(
         return await admin.ask(address, code, header, body)
     except PermissionDenied as error:
         who = header.username if isinstance(header, UserHeader) else header.subject
-        if "not exist" in error.remark:
+        # A creation is about nobody who exists: such a refusal is about its sender.
+        if "not exist" in error.remark and code is not RequestCode.AUTH_CREATE_USER:
             raise SubjectMissing(repr(who), CREATE_FIX) from error
         if "existed" in error.remark:
             raise UserExists(str(who), address) from error

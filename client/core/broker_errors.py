@@ -74,15 +74,28 @@ class BrokerError(TrioMQError):
         return f"{where} refused{request} with {self.code} {code_name(self.code)}: {remark} — {fix}"
 
 
+_NO_CREDENTIALS = "sign the request: --credentials FILE of mqadmin, or TRIOMQ_CREDENTIALS=FILE"
+_CALLER_UNKNOWN = (
+    "that is the caller, the accessKey of the credentials: correct it, or let an administrator"
+    " create the user at this broker"
+)
+_WRONG_KEY = "the secretKey of the credentials is not that of the user: correct it"
+
+
 class BrokerFailed(BrokerError, code=ResponseCode.SYSTEM_ERROR):
     """SYSTEM_ERROR (1): the request failed inside the broker."""
 
     retriable = True
     fix = "see the broker's log for the cause"
-    fixes: ClassVar = dict.fromkeys(
-        (" update_broker_config", " update_namesrv_config"),
-        "correct the setting as the server says; nothing was changed",
-    )
+    fixes: ClassVar = {
+        "no acl config for": _CALLER_UNKNOWN,
+        "no accesskey is configured": _NO_CREDENTIALS,
+        "check signature failed": _WRONG_KEY,
+        **dict.fromkeys(
+            (" update_broker_config", " update_namesrv_config"),
+            "correct the setting as the server says; nothing was changed",
+        ),
+    }
 
 
 class BrokerBusy(BrokerError, code=ResponseCode.SYSTEM_BUSY):
@@ -150,6 +163,11 @@ class PermissionDenied(BrokerError, code=ResponseCode.NO_PERMISSION):
         " credentials"
     )
     fixes: ClassVar = {
+        "is not found.": _CALLER_UNKNOWN,
+        "username cannot be null": _NO_CREDENTIALS,
+        "check signature failed": _WRONG_KEY,
+        "is disabled.": "an administrator enables the user: `mqadmin user update -s enable`",
+        "no matched policies": "`mqadmin can` explains the rule, `mqadmin acl create` makes one",
         "adminaddresses": "the administrator of the cluster keeps that list in the server's file",
         "recall": "set recallMessageEnable=true on the broker (`mqadmin broker set`)",
         "subscription group": (

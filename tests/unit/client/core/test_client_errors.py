@@ -252,6 +252,25 @@ def test_every_response_code_of_java_has_its_class_or_its_reason(version: str) -
         }
 
 
+@pytest.mark.parametrize(
+    ("code", "remark", "fix"),
+    [
+        (16, "User:ghost is not found.", "that is the caller"),
+        (16, "username cannot be null.", "sign the request"),
+        (16, "check signature failed.", "correct it"),
+        (16, "User:bob is disabled.", "user update -s enable"),
+        (16, "User:al has no permission to access Topic:T, no matched policies.", "mqadmin can"),
+        (1, "org.apache.rocketmq.acl.common.AclException: No acl config for ghost", "the caller"),
+        (1, "org.apache.rocketmq.acl.common.AclException: No accessKey is configured", "sign"),
+    ],
+)
+def test_a_refused_caller_is_named_with_the_way_out(code: int, remark: str, fix: str) -> None:
+    """The remarks are those of RocketMQ 5.5.0 and 4.9.4 (tests/golden/access)."""
+    text = str(broker_error(code, remark, "b:1", "AUTH_CREATE_USER"))
+    assert remark in text
+    assert fix in text.partition(" — ")[2]
+
+
 def test_all_errors_have_one_root_and_are_in_the_docstring_s_tree() -> None:
     tree = errors.__doc__ or ""
     for name, kind in inspect.getmembers(errors, inspect.isclass):
