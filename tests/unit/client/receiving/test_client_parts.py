@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -18,7 +20,8 @@ from triomq.client.receiving.delivery import Delivery
 from triomq.client.receiving.inbox import MESSAGES_BETWEEN_CHECKPOINTS, Inbox, InboxClosed
 from triomq.client.receiving.ordered_inbox import OrderedInbox
 from triomq.client.receiving.process_queue import ProcessQueue, PullLimits
-from triomq.client.receiving.received import ReceivedMessage, next_delivery
+from triomq.client.receiving.received import DEAD_LETTER, ReceivedMessage, next_delivery
+from triomq.client.receiving.settlement import BrokerRetry, QueueSuspension
 from triomq.client.receiving.timetable import Timetable
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.record import StoredMessage, encode_record
@@ -313,6 +316,36 @@ async def test_a_queue_that_is_lost_and_gained_again_goes_on_after_the_message_t
         assert await out.retry() is False
     with trio.fail_after(1):
         assert [message.owner for message in await inbox.get_some(2)] == [gained, gained]
+
+
+class SilentBroker(BrokerRetry):
+    """Takes nothing back, and the queue is lost before it is known."""
+
+    async def give_back(
+        self, message: ReceivedMessage, delay_level: int, failure: str | None = None
+    ) -> bool:
+        await trio.lowlevel.checkpoint()
+        message.owner.lose()  # type: ignore[attr-defined]
+        return False
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_message_whose_queue_is_lost_while_it_is_given_back_is_over(ordered: bool) -> None:
+    """The next owner has it; an ordered queue that is gained again goes on."""
+    settings: Any = SimpleNamespace(max_reconsume_times=16, retry_delay=1.0)
+    broker = SilentBroker("G", SimpleNamespace(), settings)  # type: ignore[arg-type]
+    inbox, owner, gained = OrderedInbox(), assignment(), assignment()
+    inbox.put(messages(owner, 1))
+    message = await inbox.get()
+    if ordered:
+        suspension = QueueSuspension(settings, inbox, broker)
+        assert await suspension.send_back(owner, message, DEAD_LETTER) is False
+        inbox.put(messages(gained, 1))
+        with trio.fail_after(1):
+            assert (await inbox.get()).owner is gained
+    else:
+        assert await broker.send_back(owner, message, 0) is False
+    assert len(broker.redelivery) == 0
 
 
 async def test_each_rest_of_an_ordered_queue_has_its_own_length(
