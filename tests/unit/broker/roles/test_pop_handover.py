@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 
 from triomq.broker.roles.pop_handover import PopHandover
-from triomq.broker.services.pop.acting_records import ActingPoint, ActingRecords
+from triomq.broker.services.pop.acting_records import ActingAcks, ActingPoint, ActingRecords
 from triomq.remoting.protocol.bodies.check_point import CheckPoint
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command, response_to
@@ -67,3 +67,18 @@ async def test_a_report_has_no_point_that_an_earlier_one_had(tmp_path: Path) -> 
     assert [command.code for command in master.sent] == [RequestCode.SEND_MESSAGE_V2] * 3
     bodies = [CheckPoint.decode(bytes(command.body)) for command in master.sent]
     assert [body.start_offset for body in bodies] == [0, 10, 20]
+
+
+async def test_acknowledgements_since_a_report_are_kept_and_reported(tmp_path: Path) -> None:
+    master, records, end = Master(), ActingRecords(tmp_path / "acting"), 0
+    handover = PopHandover(master, records, "c", lambda: end)
+    key = ("T", "G", 0, 5, 1_000, "broker-a")
+    records.acks[key] = ActingAcks(61_000, 0, {5})
+    await handover.report("master:1", master.log_end)
+    records.acks[key].offsets.add(6)
+    end = 100
+    handover.forget_reported()
+    assert records.acks[key].offsets == {5, 6}
+    await handover.report("master:1", master.log_end)
+    assert [command.code for command in master.sent] == [RequestCode.BATCH_ACK_MESSAGE] * 2
+    assert not records.acks

@@ -39,3 +39,21 @@ def test_acknowledgements_go_the_way_of_their_check_point(acknowledged: int) -> 
     assert point.key not in flights
     assert not flights.dropped(point.key)
     assert (len(flights), flights.of_group("G")) == (0, 0)
+
+
+def test_queues_that_are_taken_away_leave_the_flights_of_the_others() -> None:
+    flights = PopsInFlight()
+    for queue_id in range(3):
+        point = CheckPoint(
+            start_offset=5,
+            pop_time=1_000,
+            invisible_ms=60_000,
+            count=1,
+            queue_id=queue_id,
+            topic="T",
+            group="G",
+        )
+        flights.begin(point, 100.0)
+    flights.forget(group="G", topic="T", queue_ids={0, 2})
+    assert [flights.of_queue(("G", "T", queue_id)) for queue_id in range(3)] == [0, 1, 0]
+    assert flights.of_group("G") == 1

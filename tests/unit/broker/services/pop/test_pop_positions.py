@@ -19,6 +19,7 @@ from triomq.broker.processors.offsets import GroupOffsetRequests
 from triomq.broker.services.offsets import ConsumerOffsets, open_consumer_offsets
 from triomq.broker.services.persisted import Version
 from triomq.broker.services.pop.order_table import open_order_table
+from triomq.broker.services.pop.ordered_pop import OrderedPop
 from triomq.broker.services.pop.pop_log import PopRecord, QueueKey
 from triomq.broker.services.pop.pop_settings import PopSettings
 from triomq.broker.services.pop.pops import COVERED, SAFE_SECONDS, AckPart, Pops, TimeChange
@@ -355,3 +356,12 @@ def test_invisible_times_are_those_of_the_steady_clock(tmp_path: Path, jump_ms: 
     assert it.pops.in_flight.over(it.pops.steady()) is not None
     late = ("T", "G", 0, 0, made, "broker-a")
     assert it.pops.change([TimeChange(late, 0, made + 10_000, 0, 60_000)]) == [None]
+
+
+def test_an_ordered_queue_that_was_reset_is_saved(tmp_path: Path) -> None:
+    """Else a start finds its last pop, and the queue gives nothing for its invisible time."""
+    orders = open_order_table(tmp_path, lambda: 1_000, lambda: 1.0)
+    orders.pops[KEY] = OrderedPop(1_000, 60_000, [5])
+    orders.forget(KEY)
+    assert orders.dirty
+    assert not orders.pops
