@@ -1,8 +1,9 @@
 """RECALL_MESSAGE (370): cancel a message with a time of delivery, and what slaves ask of timers.
 
 A recall is stored like a timed message, in the slot of the one that it cancels; it is never
-delivered itself. Success means that it is stored, not that the message was still waiting. Source:
-broker/processor/RecallMessageProcessor.java, AdminBrokerProcessor.java#getTimerMetrics.
+delivered itself. Success means that it is stored, not that the message was still waiting; after a
+time-out of the disk or a slave, too, as in Java, but not if a broker without it may become master.
+Source: broker/processor/RecallMessageProcessor.java, AdminBrokerProcessor.java#getTimerMetrics.
 """
 
 from __future__ import annotations
@@ -82,8 +83,12 @@ class Recalls:
         def on_durable(result: DurabilityResult | FlushFailed) -> None:
             if isinstance(result, FlushFailed):
                 deferred.fail(result)
-            else:
-                deferred.finish(lambda: answers)
+                return
+            if result is DurabilityResult.NOT_CONFIRMED:  # the next master may lack it
+                refusal = Response(ResponseCode.SYSTEM_ERROR, remark=result.value)
+                for index in recalls:
+                    answers[index] = refusal
+            deferred.finish(lambda: answers)
 
         durability.when_durable(end, on_durable)
         return deferred

@@ -267,4 +267,6 @@ def _when_durable(
             answer = answers[index]
             assert answer is not None
             answer.code = NOT_DURABLE[result]
+            if result is DurabilityResult.NOT_CONFIRMED:  # an error: another broker may be master
+                answer.remark = result.value
     return answers

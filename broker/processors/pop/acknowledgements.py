@@ -369,4 +369,5 @@ def _finish(
         deferred.fail(result)
         return
     code = ResponseCode.SUCCESS if result is DurabilityResult.DURABLE else NOT_DURABLE[result]
-    deferred.finish(lambda: with_answer(answers, stored, Response(code)))
+    remark = result.value if result is DurabilityResult.NOT_CONFIRMED else None
+    deferred.finish(lambda: with_answer(answers, stored, Response(code, remark=remark)))

@@ -18,6 +18,8 @@ from pop_peer import pop
 from triomq.broker.services.pop.pop_log import PopRecord, RevivePopLog
 from triomq.broker.store.core.draft import Appended, Draft
 from triomq.broker.store.core.errors import StoreUnavailable
+from triomq.broker.store.log.durability import DurabilityResult
+from triomq.broker.store.log.flusher import Flusher
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.protocol.bodies.check_point import Ack
 from triomq.remoting.protocol.bodies.pop import BatchAck, BatchAckBody, offset_bits
@@ -118,6 +120,36 @@ async def test_recalls(tmp_path: Path, appends: Appends, split: str) -> None:
             ResponseCode.SYSTEM_ERROR,
         ]
         assert "the test says so" in str(refused[0].remark)
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (DurabilityResult.FLUSH_SLAVE_TIMEOUT, ResponseCode.SUCCESS),
+        (DurabilityResult.NOT_CONFIRMED, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+async def test_a_recall_that_a_next_master_may_lack_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: DurabilityResult, code: int
+) -> None:
+    """In controller mode its message came all the same, after a failover."""
+    async with (
+        running_broker(tmp_path, recallMessageEnable=True) as ready,
+        peer_of(ready) as peer,
+        FrameClient(port_of(ready.address)) as client,
+    ):
+        await peer.create_topic("T", 1)
+        properties = {"UNIQ_KEY": "KEY", "TIMER_DELAY_SEC": "3600"}
+        sent = await peer.send_raw("T", b"x", properties=properties)
+        handle = sent.header(SendMessageResponseHeader).recall_handle or ""
+        monkeypatch.setattr(Flusher, "durable_now", lambda flusher, end: False)
+        monkeypatch.setattr(
+            Flusher, "when_durable", lambda flusher, end, on_durable: on_durable(result)
+        )
+        header = RecallMessageHeader("T", handle, producer_group="P")
+        (answer,) = await asked(client, [request(Code.RECALL_MESSAGE, header)])
+        assert answer.code == code
+        assert answer.remark == (result.value if code else None)
 
 
 @pytest.mark.parametrize("split", SPLITS)
