@@ -61,6 +61,14 @@ def test_a_connection_without_calls_is_idle_although_it_pings() -> None:
     assert life.check(120, began=True, calls=0) is LifeSign.IDLE
 
 
+def test_a_connection_is_idle_from_the_end_of_its_last_call_on() -> None:
+    life = Liveness(SETTINGS, 0.0)
+    life.heard(100)
+    assert life.check(100, began=True, calls=1) is LifeSign.FINE
+    assert life.check(219.9, began=True, calls=0) is LifeSign.FINE
+    assert life.check(220, began=True, calls=0) is LifeSign.IDLE
+
+
 def test_a_silent_connection_with_calls_is_asked() -> None:
     life = Liveness(SETTINGS, 0.0)
     assert life.check(59, began=True, calls=1) is LifeSign.FINE
