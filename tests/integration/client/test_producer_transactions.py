@@ -68,13 +68,11 @@ def ends(cluster: ScriptedCluster) -> list[EndTransactionHeader]:
 
 
 def check(cluster: ScriptedCluster, message_id: str, offset: int = 7) -> None:
-    """Ask every client how the transaction of a message ended."""
+    """Ask every client how the transaction of a message ended, which has the message's id."""
     cluster.broker.tell(
         request(
             RequestCode.CHECK_TRANSACTION_STATE,
-            CheckTransactionHeader(
-                offset, offset * 100, message_id, message_id, broker_name="broker-a"
-            ),
+            CheckTransactionHeader(offset, offset * 100, message_id, None, broker_name="broker-a"),
             record(offset, b"body", message_id=message_id),
             oneway=True,
         )

@@ -102,7 +102,7 @@ FINDS: dict[str, tuple[int, Callable[[Plan], bool]]] = {
     "a_broker_answers_before_the_requester_does": (50, asked),
     "a_request_waits_on_after_its_timeout": (16, asked),
     "a_request_has_twice_its_time": (16, asked),
-    "a_start_does_not_restore_positions": (183, popped),
+    "a_start_does_not_restore_positions": (15, popped),
     "messages_come_again_before_their_time": (27, popped),
     "acknowledgements_are_kept_in_memory": (3, popped),
     "invisible_times_end_by_the_wall_clock": (27, lambda plan: plan.pops and plan.jump > 0),

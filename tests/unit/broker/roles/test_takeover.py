@@ -32,7 +32,7 @@ from triomq.broker.services.remote_sender import SEND_SECONDS
 from triomq.remoting.core.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
 from triomq.remoting.protocol.bodies.topics import DataVersion
-from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.codes import RequestCode, ResponseCode
 from triomq.remoting.protocol.command import Command, response_to
 from triomq.remoting.protocol.headers.admin import ExchangeHaAddressHeader
 from triomq.remoting.protocol.headers.registration import MinBrokerIdChangeHeader
@@ -55,6 +55,8 @@ class Slaves:
     log_end: int = 9
     lost: int = 0
     """So many requests end with their connection."""
+    code: int = 0
+    """of the answer to 906"""
 
     async def invoke(self, address: str, command: Command, *, timeout: float) -> Command:
         await trio.lowlevel.checkpoint()
@@ -72,7 +74,9 @@ class Slaves:
         assert command.code == RequestCode.EXCHANGE_BROKER_HA_INFO
         with trio.move_on_after(timeout):
             await trio.sleep(answer[0])
-            return response_to(command, header=ExchangeHaAddressHeader("m:2", 0, answer[1]))
+            return response_to(
+                command, self.code, header=ExchangeHaAddressHeader("m:2", 0, answer[1])
+            )
         raise RequestTimeout(address, command.code, timeout)
 
     async def oneway(self, address: str, command: Command, *, timeout: float) -> None:
@@ -122,6 +126,14 @@ async def test_the_master_knows_what_was_delivered_in_its_place(
     master = Slaves({"s:1": (seconds, reported)}).master(tmp_path)
     await master.run()
     assert taken(master) == ({2: 9}, offset)
+
+
+async def test_a_slave_that_never_acts_has_nothing_to_hand_over(tmp_path: Path) -> None:
+    slaves = Slaves({"s:1": (0, None)}, code=ResponseCode.SYSTEM_ERROR)
+    master = slaves.master(tmp_path)
+    await master.run()
+    assert slaves.asked == [("s:1", RequestCode.EXCHANGE_BROKER_HA_INFO)]
+    assert taken(master) == ({}, None)
 
 
 async def test_slow_slaves_are_asked_side_by_side(
