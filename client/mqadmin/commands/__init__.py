@@ -1,4 +1,4 @@
-"""The commands of mqadmin; what each does is said once, in ``core/commands.tsv``.
+"""The commands of mqadmin; what each does is said once, in ``core/commands.txt``.
 
 Only the module of the wanted command is imported: start-up time.
 """
