@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from triomq.client.admin.arguments import Option, Values
 from triomq.client.admin.cleaning import Cleaning
+from triomq.client.admin.missing_brokers import with_missing
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.places import NO_BROKERS
 from triomq.client.mqadmin.core.result import Result, answered
@@ -22,12 +23,17 @@ OPTIONS = (
 
 async def clean(admin: Admin, options: Values, *, what: Cleaning) -> Result:
     address = options.maybe_text("brokerAddr")
+    cluster = options.maybe_text("cluster")
     addresses = (
         [address]
         if address is not None
-        else [broker.address for broker in await admin.brokers(options.maybe_text("cluster"))]
+        else [broker.address for broker in await admin.brokers(cluster)]
     )
     answers = await admin.clean(what, addresses)
+    if address is None:
+        missing = await admin.missing_brokers(cluster) or ()
+        lost = {one.address: one for one in missing if one.address not in answers.values}
+        answers = with_missing(answers, lost)
     return answered(
         answers,
         {"brokers": sorted(answers.some())},

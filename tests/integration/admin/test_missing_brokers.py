@@ -31,6 +31,9 @@ RULE = "-s User:billing -r Topic:orders -a Pub -d Allow"
 PLACES = {
     "createAcl": RULE,
     "brokerDisk": "",
+    "cleanExpiredCQ": "",
+    "cleanUnusedTopic": "",
+    "deleteExpiredCommitLog": "",
     "brokerStatus": "",
     "exportConfigs": "-f FOLDER",
     "exportMetadata": "-f FOLDER",
@@ -125,6 +128,9 @@ async def test_each_command_at_all_brokers_of_a_cluster_names_one_that_is_gone(
     assert {name for name in ours if load(name).names_places} == PLACES.keys() - {
         "exportConfigs",
         "exportMetrics",
+        "cleanExpiredCQ",
+        "cleanUnusedTopic",
+        "deleteExpiredCommitLog",
     }
     (file := tmp_path / "list.json").write_text("[]")
     (keys := tmp_path / "keys").write_text(f"accessKey: {ROOT[0]}\nsecretKey: {ROOT[1]}\n")
