@@ -70,7 +70,7 @@ class QueueLag:
 
 async def group(visit: PageVisit) -> Response:
     """Show one group, asked of the brokers now; with ``why=1`` also what holds it back."""
-    name, admin = visit.query.needed("name"), visit.console.admin
+    name, admin = visit.form.text("name") or visit.query.needed("name"), visit.console.admin
     offline = False
 
     async def read_members() -> Answers[ConsumerConnection] | None:
@@ -311,7 +311,7 @@ PAGES = (
     Page("GET", "/groups", groups),
     Page("GET", "/group", group),
     Page("GET", "/group/member", member),
-    Page("GET", "/group/move", show_move, role=UserRole.OPERATOR),
-    Page("POST", "/group/move", move, role=UserRole.OPERATOR, change=True),
-    Page("POST", "/group/delete", delete, role=UserRole.ADMIN, change=True),
+    Page("GET", "/group/move", show_move, role=UserRole.OPERATOR, form=group),
+    Page("POST", "/group/move", move, role=UserRole.OPERATOR, change=True, form=group),
+    Page("POST", "/group/delete", delete, role=UserRole.ADMIN, change=True, form=group),
 )

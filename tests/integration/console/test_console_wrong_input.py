@@ -73,6 +73,8 @@ GETS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/dead-letters/export", {}),
     ("/group/member", {**HERE, "client": "c", "broker": "192.0.2.1:9"}),
     ("/group/change", {"preview": "1"}),
+    ("/group/move", {**MOVE, "time": "yesterday"}),
+    ("/group/move", {**MOVE, "target": "shift", "by": "x"}),
     ("/policies", {**ASK, "action": "Fly"}),
     ("/policies", {**ASK, "resource": "Topic:or*"}),
     ("/policies", {**ASK, "from": "nowhere"}),
@@ -86,6 +88,14 @@ async def said(client: PageClient) -> str:
     assert found is not None, client.text
     assert not found[1], f"a text in English for everybody: {found[2]}"
     return found[2]
+
+
+def is_kept(page: str, fields: dict[str, Any]) -> bool:
+    """Tell whether a page shows a form of a move with what the user wrote."""
+    written = [
+        f'value="{fields[name]}"' for name in {"name", "topic", "time", "by"} & fields.keys()
+    ]
+    return 'action="/group/move"' in page and all(one in page for one in written)
 
 
 @pytest.mark.feature(147)
@@ -110,8 +120,10 @@ async def test_what_is_wrong_is_said_in_the_users_language(tmp_path: Path) -> No
                 await client.get("/topics/create")
                 await client.post(path, **fields)
                 wrong.append((language, path, fields, client.status, await said(client)))
+                assert path != "/group/move" or is_kept(client.text, fields)
             for path, fields in GETS[::each]:
                 await client.get(f"{path}?{urlencode(fields)}")
                 wrong.append((language, path, fields, client.status, await said(client)))
+                assert path != "/group/move" or is_kept(client.text, fields)
     assert [one for one in wrong if bool(CHINESE.search(one[-1])) != (one[0] == "zh")] == []
     assert {status for _, _, _, status, _ in wrong} == {400, 502}
