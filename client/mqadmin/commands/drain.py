@@ -20,12 +20,13 @@ from triomq.client.admin.draining import (
     takes_all,
 )
 from triomq.client.admin.errors import BrokerMissing
+from triomq.client.admin.missing_brokers import BrokerLeft
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.account_copy import names
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
 from triomq.client.mqadmin.core.output import tell_progress
 from triomq.client.mqadmin.core.result import Document, Result, answered, table_of
-from triomq.remoting.protocol.bodies.route import PERM_WRITE
+from triomq.remoting.protocol.bodies.route import MASTER_ID, PERM_WRITE
 
 if TYPE_CHECKING:
     from triomq.client.admin.admin import Admin
@@ -38,11 +39,14 @@ SHOWN_GROUPS_MAX = 3
 
 
 async def named_master(admin: Admin, name: str) -> BrokerAddress:
-    """Return the master with that name or address. Raises: BrokerMissing."""
+    """Return the master with that name or address. Raises: BrokerMissing, BrokerLeft."""
     masters = await admin.brokers(masters_only=True)
     for broker in masters:
         if name in (broker.name, broker.address):
             return broker
+    for lost in await admin.missing_brokers() or ():
+        if lost.id == MASTER_ID and name in (lost.name, lost.address):
+            raise BrokerLeft(lost)
     raise BrokerMissing(name, {broker.name for broker in masters})
 
 

@@ -164,7 +164,10 @@ async def test_a_broker_that_was_stopped_for_good_is_forgotten(cluster: InProces
     tried = await call(cluster, "broker", "forget", "broker-b", "--dry-run", "--json")
     assert (tried.code, len(tried.document["changes"])) == (0, 2)
     assert (await call(cluster, "cluster", "list")).code == 3
+    for change in ("drain", "undrain"):
+        assert failed(await call(cluster, "broker", change, "broker-b"), 1, "broker-b:0 is missing")
     assert (await call(cluster, "broker", "forget", "broker-b")).code == 0
+    assert failed(await call(cluster, "broker", "drain", "broker-b"), 4, "there is no broker")
     assert (await call(cluster, "cluster", "list")).code == 0
     assert (await call(cluster, "group", "lag")).code == 0
 
