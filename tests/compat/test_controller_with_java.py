@@ -107,8 +107,15 @@ async def send_until_taken(port: int, number: int, sent: dict[bytes, bool]) -> i
 
 
 async def create_topic(port: int) -> None:
+    """Until it is there: a broker of Java's that becomes a master closes connections."""
     async with Connector(ConnectorConfig()) as connector:
-        await BrokerPeer(connector, f"127.0.0.1:{port}").create_topic(TOPIC, 2)
+        with trio.fail_after(SECONDS_MAX):
+            while True:
+                try:
+                    await BrokerPeer(connector, f"127.0.0.1:{port}").create_topic(TOPIC, 2)
+                    return
+                except RemotingError:
+                    await trio.sleep(0.1)
 
 
 async def bodies_at(port: int) -> list[bytes]:
