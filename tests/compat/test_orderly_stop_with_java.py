@@ -67,10 +67,12 @@ def brokers_of(namesrv: str) -> int:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
+    # On a busy machine sends wait longer than 200 ms, and Java's give up what is refused for that.
+    patient = {"waitTimeMillsInSendQueue": 10_000}
     with (
         processes.our_name_server(tmp_path) as namesrv,
-        processes.our_broker(tmp_path / "a", "broker-a", namesrv) as (stays, _),
-        processes.our_broker(tmp_path / "b", "broker-b", namesrv) as (leaves, leaving),
+        processes.our_broker(tmp_path / "a", "broker-a", namesrv, **patient) as (stays, _),
+        processes.our_broker(tmp_path / "b", "broker-b", namesrv, **patient) as (leaves, leaving),
     ):
         for name, address in (("broker-a", stays), ("broker-b", leaves)):
             processes.wait_registered(namesrv, name)

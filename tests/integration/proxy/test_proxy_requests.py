@@ -32,7 +32,9 @@ async def begin(client: GrpcClient, body: bytes) -> tuple[str, str]:
     return sent.entries[0].message_id, sent.entries[0].transaction_id
 
 
-async def end(client: GrpcClient, message_id: str, transaction_id: str, **more: object) -> int:
+async def end(
+    client: GrpcClient, message_id: str, transaction_id: str, **more: object
+) -> pb.Status:
     answer = await client.call(
         "EndTransaction",
         rpc.EndTransactionRequest(
@@ -42,7 +44,8 @@ async def end(client: GrpcClient, message_id: str, transaction_id: str, **more: 
             **{"resolution": pb.TransactionResolution.COMMIT, **more},  # type: ignore[arg-type]
         ),
     )
-    return int(answer.status.code)
+    status: pb.Status = answer.status
+    return status
 
 
 async def received(client: GrpcClient) -> pb.Message:
@@ -62,7 +65,8 @@ async def test_a_transaction_begun_at_one_proxy_ends_at_another(tmp_path: Path) 
     ):
         await cluster.create_topic(PAY, attributes="+message.type=TRANSACTION")
         message_id, transaction_id = await begin(first.client(topic=PAY), b"paid")
-        assert await end(second.client(topic=PAY), message_id, transaction_id) == Code.OK
+        ended = await end(second.client(topic=PAY), message_id, transaction_id)
+        assert ended.code == Code.OK, ended
         message = await received(second.client(topic=PAY))
         assert message.body == b"paid"
         assert message.system_properties.message_id == message_id
@@ -97,7 +101,7 @@ async def test_a_check_comes_to_a_producer_and_its_answer_by_another_proxy(tmp_p
                 asked.transaction_id,
                 source=pb.TransactionSource.SOURCE_SERVER_CHECK,
             )
-            assert ended == Code.OK
+            assert ended.code == Code.OK, ended
         assert (await received(first.client(topic=PAY))).body == b"paid"
 
 
