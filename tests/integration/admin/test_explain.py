@@ -341,7 +341,7 @@ async def test_groups_above_a_limit_end_with_exit_code_1(cluster: InProcessClust
 
 
 async def test_a_silent_broker_may_have_what_no_other_has(cluster: InProcessCluster) -> None:
-    namesrv = ("-n", cluster.namesrv_address, "--timeout", 2)
+    namesrv = ("-n", cluster.namesrv_address, "--timeout", 4)
     async with silent_broker(cluster.namesrv_address, ["orders"]):
         done = await mqadmin("message", "explain", "nothing", "-t", "orders", *namesrv)
         assert (done.code, "No broker that answered has" in done.out) == (3, True)
