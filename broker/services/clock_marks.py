@@ -1,9 +1,9 @@
-"""Since when the waits count that were begun before a start, if the wall clock was set back.
+"""When a wait counts as begun, if the broker restarts and its wall clock was set back.
 
-Such a wait would last for as long as the clock is behind. So it begins again at the start: nobody
-knows how much of it had passed, nor how long the broker was stopped. It does so once: a file of our
-own says where the log ended at each such start, and at what time. What has begun again is over if
-the clock is set back once more.
+By its stored time, such a wait would last until the clock has caught up. So the wait begins again
+at the start of the broker, because the time that has passed is not known. A wait begins again only
+once: the file ``clockMarks.json`` has the end of the log and the time of each such start. If the
+clock is set back a second time, a wait that has begun again is over.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from triomq.broker.store.io.disk import Disk
 from triomq.remoting.core.atomic_file import replace_file
 
 MARKS_MAX = 64
-"""Beyond it the oldest are forgotten: the waits below them count as those of the next one."""
+"""The oldest marks beyond it are dropped; the next mark then counts for their waits."""
 OVER = 0
 
 
 @attrs.define(eq=False)
 class ClockMarks:
-    """``marks``: (end of the log at a start, since when what is below it waits (ms)), ascending."""
+    """``marks``: (end of the log at a start, begin of the waits below that end (ms)), ascending."""
 
     path: Path
     disk: Disk
     marks: list[tuple[int, int]] = attrs.field(factory=list)
 
     def note(self, now_ms: int, newest_ms: int, log_end: int) -> None:
-        """Begin all waits again that the clock calls later than now. Blocks.
+        """Begin all waits again whose stored begin is later than now. Blocks.
 
         ``newest_ms``: the time of the last message, at ``log_end``.
 
@@ -46,9 +46,9 @@ class ClockMarks:
             replace_file(self.path, msgspec.json.encode(found), self.disk)
 
     def since(self, begun_ms: int, log_offset: int, now_ms: int) -> int:
-        """Return since when a wait counts: since it was begun, unless that is later than now.
+        """Return when a wait began (ms): as stored, unless the stored time is later than now.
 
-        ``log_offset``: of the message that waits, or of the record about it.
+        ``log_offset``: of the waiting message, or of the record about it.
         """
         if begun_ms <= now_ms:
             return begun_ms

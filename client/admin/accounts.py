@@ -59,7 +59,7 @@ async def ask_access(
         return await admin.ask(address, code, header, body)
     except PermissionDenied as error:
         who = header.username if isinstance(header, UserHeader) else header.subject
-        # A creation is about nobody who exists: such a refusal is about its sender.
+        # The user of a creation need not exist: this refusal is about the caller.
         if "not exist" in error.remark and code is not RequestCode.AUTH_CREATE_USER:
             raise SubjectMissing(repr(who), CREATE_FIX) from error
         if "existed" in error.remark:

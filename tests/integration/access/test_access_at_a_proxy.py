@@ -6,6 +6,7 @@ import contextlib
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 from access_callers import PASSWORD, ROOT, SETTINGS, Caller
 from grpc_broker import GrpcClient
@@ -13,6 +14,7 @@ from hooked_cluster import hooked_cluster
 from proxied_cluster import RunningProxy, proxy_config
 from replicated_brokers import eventually
 
+from triomq.client.proxy import access_copy
 from triomq.client.proxy.app import ProxyReady, run_proxy
 from triomq.remoting.client.blocking import BlockingConnection
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
@@ -28,12 +30,22 @@ ACCESS = {
 }
 
 
-def prepare(namesrv: str) -> None:
+def broker_of(namesrv: str) -> str:
     with BlockingConnection(namesrv) as connection:
         answer = connection.invoke(Command(Code.GET_BROKER_CLUSTER_INFO))
     parts = bytes(answer.body).decode().split('"')
-    address = next(part for part in parts if part.startswith("127.0.0.1:"))
-    with BlockingConnection(address) as connection:
+    return next(part for part in parts if part.startswith("127.0.0.1:"))
+
+
+def set_quotas(namesrv: str, quotas: str) -> None:
+    with BlockingConnection(broker_of(namesrv)) as connection:
+        body = f"quotas={quotas}".encode()
+        answer = Caller(connection).ask_root(Code.UPDATE_BROKER_CONFIG, None, body)
+    assert answer.code == 0, answer.remark
+
+
+def prepare(namesrv: str) -> None:
+    with BlockingConnection(broker_of(namesrv)) as connection:
         caller = Caller(connection)
         made = caller.ask_root(
             Code.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader("TA", "TBW102", 1, 1, 6)
@@ -44,7 +56,10 @@ def prepare(namesrv: str) -> None:
         caller.create_user("other")
 
 
-async def test_quotas_count_for_the_user_behind_a_proxy(tmp_path: Path) -> None:
+async def test_quotas_count_for_the_user_behind_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_copy, "PERIOD_SECONDS", 0.2)
     settings = {**SETTINGS, "quotas": "User:sender bytes=1; User:root connections=1"}
     async with hooked_cluster(tmp_path, (), **settings) as namesrv, trio.open_nursery() as nursery:
         await trio.to_thread.run_sync(prepare, namesrv)
@@ -77,6 +92,15 @@ async def test_quotas_count_for_the_user_behind_a_proxy(tmp_path: Path) -> None:
                 return (await send(too_many, 1)).code == pb.Code.OK
 
             await eventually(has_room)
+            others = client(*ROOT), client(*ROOT)
+            await trio.to_thread.run_sync(set_quotas, namesrv, "User:root connections=2")
+
+            async def has_more_room() -> bool:
+                return (await send(others[0], 1)).code == pb.Code.OK
+
+            await eventually(has_more_room)  # with the proxy's next copy
+            assert await has_room()
+            assert (await send(others[1], 1)).code == pb.Code.TOO_MANY_REQUESTS
         ready.stop()
 
 

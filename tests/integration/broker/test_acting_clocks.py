@@ -10,12 +10,11 @@ import trio
 from brokers import BrokerPeer
 from pop_peer import acknowledge, pop
 from simulated_cluster import BROKER_PORT, SimulatedCluster
-from simulated_reading import scratch_folder
+from simulated_story import play_story
 
-from triomq.remoting.client.connector import Connector, ConnectorConfig
+from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.names import HALF_TOPIC
-from triomq.remoting.simulated.simulate import Simulation, simulate
 
 DAY = 86_400.0
 WAIT = 30.0
@@ -104,32 +103,15 @@ def test_what_waits_comes_from_a_slave_with_another_clock(jump: float, restarts:
         cast.jump(-jump)
         assert await cast.come(1, WAIT + LATE) == [b"timed"] * (jump < 0)
 
-    async def run(simulation: Simulation) -> None:
-        with scratch_folder() as folder:
-            async with trio.open_nursery() as nursery:
-                cluster = SimulatedCluster(simulation, nursery, folder, acting=True)
-                cluster.add_namesrv("namesrv")
-                cluster.add_broker("master", brokerId=0, brokerRole="ASYNC_MASTER", **ACTING)
-                cluster.add_broker("other", brokerId=0, brokerName="broker-b")
-                cluster.add_broker("slave", brokerId=1, brokerRole="SLAVE", **ACTING)
-                network = simulation.network
-                network.machines[network.address("slave")].step_clock(jump)
-                failures: list[Exception] = []
-                done = trio.Event()
+    def build(cluster: SimulatedCluster) -> None:
+        cluster.add_namesrv("namesrv")
+        cluster.add_broker("master", brokerId=0, brokerRole="ASYNC_MASTER", **ACTING)
+        cluster.add_broker("other", brokerId=0, brokerName="broker-b")
+        cluster.add_broker("slave", brokerId=1, brokerRole="SLAVE", **ACTING)
+        network = cluster.simulation.network
+        network.machines[network.address("slave")].step_clock(jump)
 
-                async def tell() -> None:
-                    try:
-                        async with Connector(ConnectorConfig()) as connector:
-                            await story(Cast(cluster, connector))
-                    except Exception as error:
-                        failures.append(error)
-                    done.set()
+    async def play(cluster: SimulatedCluster, connector: Connector) -> None:
+        await story(Cast(cluster, connector))
 
-                simulation.machine("client").start(nursery, tell)
-                await done.wait()
-                nursery.cancel_scope.cancel()
-            if failures:
-                raise failures[0]
-            assert cluster.deaths == []
-
-    simulate(1, run)
+    play_story(build, play, acting=True)

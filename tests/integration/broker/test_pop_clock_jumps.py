@@ -11,9 +11,9 @@ import trio
 from brokers import BrokerPeer
 from pop_peer import Popped, acknowledge, pop
 from simulated_cluster import BROKER_PORT, SimulatedCluster
-from simulated_reading import scratch_folder
+from simulated_story import play_story
 
-from triomq.remoting.client.connector import Connector, ConnectorConfig
+from triomq.remoting.client.connector import Connector
 from triomq.remoting.core.errors import RemotingError
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.codes import ResponseCode
@@ -22,7 +22,6 @@ from triomq.remoting.protocol.headers.pop import (
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeResponseHeader,
 )
-from triomq.remoting.simulated.simulate import Simulation, simulate
 
 DAY = 86_400.0
 JUMPS = [-10.0, -3_600.0, 40 * DAY, -40 * DAY]
@@ -100,35 +99,18 @@ class Scene:
 def play(story: Story) -> None:
     """Tell a story with a broker and four messages in one queue."""
 
-    async def run(simulation: Simulation) -> None:
-        with scratch_folder() as folder:
-            async with trio.open_nursery() as nursery:
-                cluster = SimulatedCluster(simulation, nursery, folder)
-                cluster.add_namesrv("namesrv")
-                cluster.add_broker("master", brokerId=0, brokerRole="ASYNC_MASTER")
-                failures: list[Exception] = []
-                done = trio.Event()
+    def build(cluster: SimulatedCluster) -> None:
+        cluster.add_namesrv("namesrv")
+        cluster.add_broker("master", brokerId=0, brokerRole="ASYNC_MASTER")
 
-                async def tell() -> None:
-                    try:
-                        async with Connector(ConnectorConfig()) as connector:
-                            scene = Scene(cluster, connector)
-                            await scene.until_ready()
-                            for body in BODIES:
-                                await scene.peer.send("T", body)
-                            await story(scene)
-                    except Exception as error:
-                        failures.append(error)
-                    done.set()
+    async def tell(cluster: SimulatedCluster, connector: Connector) -> None:
+        scene = Scene(cluster, connector)
+        await scene.until_ready()
+        for body in BODIES:
+            await scene.peer.send("T", body)
+        await story(scene)
 
-                simulation.machine("client").start(nursery, tell)
-                await done.wait()
-                nursery.cancel_scope.cancel()
-            if failures:
-                raise failures[0]
-            assert cluster.deaths == []
-
-    simulate(1, run)
+    play_story(build, tell)
 
 
 def since(begun: float) -> float:
