@@ -48,7 +48,7 @@ def make_security(values: Values) -> Result:
         f"Broker:      mqbroker -c {paths['broker']} -n HOST:9876",
         "             (or put its lines into the file of each broker of the cluster)",
         f"Proxy:       mqproxy -c {paths['proxy']} -n HOST:9876",
-        f"You:         mqadmin --tls {tls} --credentials {paths['administrator']} ...",
+        f"You:         mqadmin COMMAND --tls {tls} --credentials {paths['administrator']}",
         "Programs:    mqadmin user create and mqadmin acl create make users and their rights;",
         f"             Tls.from_file('{tls}'), Credentials(access_key=..., secret_key=...)",
     ]

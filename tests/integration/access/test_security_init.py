@@ -84,6 +84,13 @@ async def test_servers_with_these_files_know_their_users(tmp_path: Path) -> None
         ):
             done = await mqadmin(*words, *me)
             assert done.code == 0, done
+        # The command as it is printed, of another run: options stand behind the name of a command.
+        other = tmp_path / "other"
+        text = (await mqadmin("security", "init", "--dir", other, "--hosts", "127.0.0.1")).out
+        printed = text.partition("You:")[2].splitlines()[0].replace(str(other), str(folder))
+        words = printed.replace("COMMAND", "cluster list").split()[1:]
+        done = await mqadmin(*words, "-n", address)
+        assert (done.code, "broker-a" in done.out) == (0, True), done
         settings = ProducerSettings(
             client=ClientSettings(
                 tls=Tls.from_file(Path(files["tls"])),
