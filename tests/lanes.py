@@ -5,9 +5,9 @@ table, each as soon as one of the three places is free and the lanes that it fol
 lane that is ``apart`` has the machine to itself. The output of each lane is in ``.lanes/NAME.log``;
 that of a failed lane is printed whole, last. ``.lanes/seconds.json`` and ``processor.json`` have
 what each lane took, ``.lanes/slowest.txt`` the 300 slowest tests. Exit code 1 if a lane failed, or
-if CI has become too expensive; ``--nightly`` writes the outcome to ``tests/nightly.json`` whenever
-a lane has ended, for ``make features``. A lane that takes longer than its limit is broken off as by
-Ctrl-C.
+if CI has become too expensive; ``--nightly`` writes what each lane came to into
+``tests/nightly.json`` when it has ended, for ``make features``. A lane that takes longer than its
+limit is broken off as by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -402,20 +402,25 @@ def write_slowest() -> None:
 
 
 def write_nightly(outcomes: list[Outcome]) -> None:
-    """The outcome with date and commit (with a plus: changed files), into NIGHTLY_RESULT."""
+    """What each lane that has ended came to, with date and commit (with a plus: changed files),
+    into NIGHTLY_RESULT; what it says of the other lanes stays.
+    """
     words = ("git", "describe", "--always", "--exclude=*", "--dirty=+")
     described = ""
     if shutil.which("git") is not None:
         run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
         described = run.stdout.strip()
-    ended = {outcome.lane.name for outcome in outcomes}
-    result = {
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": described or "unknown",
-        "failed": sorted(outcome.lane.name for outcome in outcomes if outcome.code),
-        "passed": sorted(outcome.lane.name for outcome in outcomes if not outcome.code),
-        "not run": sorted({lane.name for lane in NIGHTLY} - ended),
+    before = json.loads(NIGHTLY_RESULT.read_text()) if NIGHTLY_RESULT.exists() else {}
+    ended = {
+        outcome.lane.name: {
+            "date": time.strftime("%Y-%m-%d"),
+            "commit": described or "unknown",
+            "passed": outcome.code == 0,
+            "minutes": round(outcome.seconds / 60),
+        }
+        for outcome in outcomes
     }
+    result = {lane.name: (before | ended).get(lane.name) for lane in NIGHTLY}
     NIGHTLY_RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -286,16 +286,20 @@ def report(ledger: Ledger, tests: Mapping[str, list[str]], today: datetime.date)
 
 
 def nightly_lines(result: str, today: datetime.date) -> Iterable[str]:
-    """Yield what ``make features`` prints of the last ``make nightly``; ``result``: the text that
-    it left, "" if there is none.
+    """Yield what ``make features`` prints of the lanes of ``make nightly``; ``result``: the text
+    that they left, "" if there is none.
     """
     if not result:
         yield "make nightly has left no result"
         return
-    nightly = json.loads(result)
-    date = datetime.date.fromisoformat(nightly["date"])
-    yield f"make nightly of {date} at {nightly['commit']}:"
-    for outcome in ("passed", "failed", "not run"):
-        yield f"  {outcome}: {', '.join(nightly[outcome]) or 'nothing'}"
-    if (age := (today - date).days) > AGE_DAYS:
-        yield f"  {age} days old: run it again"
+    yield "make nightly:"
+    for name, last in json.loads(result).items():
+        if last is None:
+            yield f"  {name} has not run"
+            continue
+        age = (today - datetime.date.fromisoformat(last["date"])).days
+        yield (
+            f"  {name} {'passed' if last['passed'] else 'FAILED'} on {last['date']} at"
+            f" {last['commit']}, {last['minutes']} minutes"
+            f"{f'; {age} days old: run it again' if age > AGE_DAYS else ''}"
+        )
