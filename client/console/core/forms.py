@@ -64,6 +64,19 @@ class FormInvalid(ValueError):
 
 
 @attrs.frozen
+class FormRefusal:
+    """Why a form was not carried out, for its user."""
+
+    text: str
+    field: str = ""
+    """that the text is about; empty if it is about the whole form"""
+    english: bool = False
+    """the text is not in the user's language"""
+    status: int = 400
+    """of the answer"""
+
+
+@attrs.frozen
 class FormFields:
     """The fields of one form; a field may come several times."""
 

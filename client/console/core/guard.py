@@ -14,7 +14,14 @@ from starlette.responses import RedirectResponse, Response
 
 from triomq.client.admin.errors import ClusterNotFound, SubjectMissing, UserExists
 from triomq.client.console.core.catalogue import preferred_language
-from triomq.client.console.core.forms import LABELS, FormFields, FormInvalid, fields_of, read_form
+from triomq.client.console.core.forms import (
+    LABELS,
+    FormFields,
+    FormInvalid,
+    FormRefusal,
+    fields_of,
+    read_form,
+)
 from triomq.client.console.core.page_visit import Console, Page, PageVisit
 from triomq.client.core.errors import RouteNotFound, TrioMQError
 from triomq.remoting.core.printable import printable
@@ -26,6 +33,8 @@ SESSION_COOKIE = "console_session"
 FORM_COOKIE = "console_form"
 PAGE_SECONDS = 15.0
 """a page whose cluster needs longer is an error page"""
+EXPLAINED = (TrioMQError, ValueError, OSError)
+"""what a page says about a request; any other exception is a defect"""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src"
@@ -116,24 +125,34 @@ async def _answer(visit: PageVisit, page: Page) -> Response:
                     return refused(visit, 403, "error.read_only")
             try:
                 return await page.handler(visit)
-            except FormInvalid as error:
+            except EXPLAINED as error:
                 if page.form is None:
                     raise
-                visit.invalid = error
-                return await page.form(visit)
-    except FormInvalid as error:
-        label = LABELS.get(error.field)
-        field = "" if label is None else f"{visit.text(label)}{visit.text('form.colon')}"
-        return failed(visit, 400, field + visit.text(error.key, **error.values))
-    except TrioMQError as error:  # before OSError: a refused connection is both
-        return failed(visit, 502, _explained(visit, error), english=error)
-    except (ConfigError, OSError) as error:
-        logger.error("%s: %s", page.path, error)
-        return failed(visit, 500, english=error)
+                visit.refusal = _refusal(visit, error)
+                try:
+                    return await page.form(visit)
+                except EXPLAINED:  # what the form stands on cannot be shown, either
+                    visit.refusal = None
+                    raise error from None
+    except EXPLAINED as error:
+        return _failed(visit, _refusal(visit, error))
     except trio.TooSlowError:
         return refused(visit, 504, "error.slow", seconds=int(PAGE_SECONDS))
-    except ValueError as error:  # what the SDK says about a name or a number
-        return failed(visit, 400, english=error)
+
+
+def _refusal(visit: PageVisit, error: Exception) -> FormRefusal:
+    """Return why a form or an address was refused, in the user's language where a text is."""
+    if isinstance(error, FormInvalid):
+        label = LABELS.get(error.field)
+        field = "" if label is None else f"{visit.text(label)}{visit.text('form.colon')}"
+        return FormRefusal(field + visit.text(error.key, **error.values), error.field)
+    if isinstance(error, TrioMQError):  # a refused connection is an OSError, too
+        text = _explained(visit, error)
+        return FormRefusal(text or str(error), english=not text, status=502)
+    if isinstance(error, (ConfigError, OSError)):
+        logger.error("%s: %s", visit.request.url.path, error)
+        return FormRefusal(str(error), english=True, status=500)
+    return FormRefusal(str(error), english=True)  # what the SDK says about a name or a number
 
 
 def _explained(visit: PageVisit, error: TrioMQError) -> str:
@@ -160,17 +179,14 @@ def same_origin(request: Request) -> bool:
 
 def refused(visit: PageVisit, status: int, key: str, **values: object) -> Response:
     """Return an error page with a text of ours."""
-    return failed(visit, status, visit.text(key, **values))
+    return _failed(visit, FormRefusal(visit.text(key, **values), status=status))
 
 
-def failed(
-    visit: PageVisit, status: int, reason: str = "", *, english: Exception | None = None
-) -> Response:
-    """Return an error page with a text in the user's language, otherwise with the English one."""
+def _failed(visit: PageVisit, refusal: FormRefusal) -> Response:
     return visit.page(
         "error.html",
-        status,
-        reason=printable(reason or str(english)),
-        english=not reason,
-        status=status,
+        refusal.status,
+        reason=printable(refusal.text),
+        english=refusal.english,
+        status=refusal.status,
     )

@@ -21,7 +21,7 @@ from triomq.client.console.core.audit import AuditLog
 from triomq.client.console.core.catalogue import texts_of
 from triomq.client.console.core.cluster_doctor import ClusterDoctor
 from triomq.client.console.core.console_settings import ConsoleSettings
-from triomq.client.console.core.forms import FormFields, FormInvalid
+from triomq.client.console.core.forms import FormFields, FormInvalid, FormRefusal
 from triomq.client.console.core.logins import PasswordCheck
 from triomq.client.console.core.paging import order_of, page_of
 from triomq.client.console.core.sessions import ConsoleSession, LoginLimiter, SessionTable
@@ -66,8 +66,8 @@ class PageVisit:
     form: FormFields
     """of a POST; empty otherwise"""
     query: FormFields
-    invalid: FormInvalid | None = None
-    """what is wrong with the form, beside whose field the page says so"""
+    refusal: FormRefusal | None = None
+    """why the form is shown again, with what the user wrote"""
 
     def text(self, key: str, /, **values: object) -> str:
         """Return a text in the user's language."""
@@ -75,9 +75,20 @@ class PageVisit:
         return found.format(**values) if values else found
 
     @property
-    def wrong(self) -> str:
-        """Return what is wrong with the form, in the user's language."""
-        return "" if self.invalid is None else self.text(self.invalid.key, **self.invalid.values)
+    def asked(self) -> FormFields:
+        """The fields of a POST, otherwise those of the address."""
+        return self.form if self.request.method == "POST" else self.query
+
+    def refused_in(self, action: str, **hidden: str) -> bool:
+        """Tell whether this form, of several on a page, is the refused one.
+
+        ``hidden``: fields that tell it from others with the same address.
+        """
+        return (
+            self.refusal is not None
+            and self.request.url.path == action
+            and all(self.asked.text(field) == value for field, value in hidden.items())
+        )
 
     @property
     def user(self) -> str:
@@ -91,12 +102,8 @@ class PageVisit:
         """Return the name in the form. Raises: FormInvalid unless the user typed it again."""
         name = self.form.needed("name")
         if self.form.text("confirm") != name:
-            raise FormInvalid("form.confirm_wrong", name=name)
+            raise FormInvalid("form.confirm_wrong", "confirm", name=name)
         return name
-
-    def kept(self, field: str, default: object) -> object:
-        """Return what the user wrote into a field of a form that is shown again."""
-        return self.form.text(field) or self.query.text(field) or default
 
     def may(self, role: UserRole) -> bool:
         """Tell whether this user may change things that need a role, in this console."""
@@ -145,7 +152,7 @@ class PageVisit:
         )
         if self.session is not None:
             self.session.notices = []
-        return HTMLResponse(text, code if self.invalid is None else 400)
+        return HTMLResponse(text, code if self.refusal is None else self.refusal.status)
 
     async def ask(
         self, **calls: Callable[[], Awaitable[object]]
@@ -240,4 +247,4 @@ class Page:
     change: bool = False
     """refused while the console is read-only"""
     form: Handler | None = None
-    """shows its form, once more if something is wrong with it"""
+    """shows its form once more, with the reason, if it was refused"""

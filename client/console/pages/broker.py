@@ -57,7 +57,7 @@ async def maintenance(admin: Admin, broker: BrokerAddress) -> dict[str, object]:
 
 
 async def broker(visit: PageVisit) -> Response:
-    row, view, admin = row_of(visit, visit.query), visit.console.poller.view, visit.console.admin
+    row, view, admin = row_of(visit, visit.asked), visit.console.poller.view, visit.console.admin
     address, topics = row.address, [one for one in view.topics.values() if row.name in one.brokers]
     status, search = row.status or {}, visit.query.text("search")
     one_answer = "changedSettings" in status  # a broker of TrioMQ tells its largest topics at once
@@ -144,7 +144,7 @@ async def promote(visit: PageVisit) -> Response:
 
 PAGES = (
     Page("GET", "/broker", broker),
-    Page("POST", "/broker/drain", drain, role=UserRole.ADMIN, change=True),
-    Page("POST", "/broker/undrain", undrain, role=UserRole.ADMIN, change=True),
-    Page("POST", "/broker/promote", promote, role=UserRole.ADMIN, change=True),
+    Page("POST", "/broker/drain", drain, UserRole.ADMIN, change=True, form=broker),
+    Page("POST", "/broker/undrain", undrain, UserRole.ADMIN, change=True, form=broker),
+    Page("POST", "/broker/promote", promote, UserRole.ADMIN, change=True, form=broker),
 )

@@ -83,7 +83,7 @@ def _change(visit: PageVisit, fields: FormFields) -> tuple[str, str, str, list[s
 
 async def show_change(visit: PageVisit) -> Response:
     """Show old and new value at each server; nothing is changed."""
-    kind, key, value, chosen = _change(visit, visit.query)
+    kind, key, value, chosen = _change(visit, visit.asked)
     answers = await _settings(visit, kind, chosen)
     if answers.values and not any(key in settings for settings in answers.values.values()):
         raise FormInvalid("config.unknown_key", key=key)
@@ -94,6 +94,7 @@ async def show_change(visit: PageVisit) -> Response:
         key=key,
         value=value,
         chosen=chosen,
+        previewed=visit.request.method == "POST" or "value" in visit.request.query_params,
         old={
             server: HIDDEN if is_secret(key) and present else present
             for server, present in old.items()
@@ -128,5 +129,5 @@ async def change(visit: PageVisit) -> Response:
 PAGES = (
     Page("GET", "/configuration", configuration),
     Page("GET", "/configuration/change", show_change, role=UserRole.ADMIN),
-    Page("POST", "/configuration/change", change, role=UserRole.ADMIN, change=True),
+    Page("POST", "/configuration/change", change, UserRole.ADMIN, change=True, form=show_change),
 )

@@ -64,15 +64,15 @@ async def _found(visit: PageVisit, fields: FormFields) -> reading.FoundMessages:
 
 
 async def dead_letters(visit: PageVisit) -> Response:
-    query, group = visit.query, visit.query.text("group")
+    query, group = visit.query, visit.asked.text("group")
     groups = sorted(
         row.name.removeprefix(DLQ_PREFIX)
         for row in visit.console.poller.view.topics.values()
         if row.kind == "dead"
     )
     found = table = again = None
-    if group:
-        found = await _found(visit, query)
+    if group and (visit.refusal is None or visit.form.text("group")):
+        found = await _found(visit, visit.asked)
         table = page_of(found.messages, query.text("page"))
         again = await sent_again_ms(
             visit.console.admin, group, [message for _, message in table.rows]
@@ -163,7 +163,7 @@ async def _marked(visit: PageVisit, group: str, mark: str) -> tuple[str, StoredM
 
 
 PAGES = (
-    Page("GET", "/dead-letters", dead_letters),
+    Page("GET", "/dead-letters", dead_letters, form=dead_letters),
     Page("GET", "/dead-letters/export", export),
-    Page("POST", "/dead-letters/resend", resend, role=UserRole.OPERATOR, change=True),
+    Page("POST", "/dead-letters/resend", resend, UserRole.OPERATOR, change=True, form=dead_letters),
 )

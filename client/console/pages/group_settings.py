@@ -61,7 +61,7 @@ async def show_form(
     visit: PageVisit, changes: list[Change] | None = None, problems: list[str] | None = None
 ) -> Response:
     """Show the form, with the present settings of a group that exists or what the user wrote."""
-    name, view, present = str(visit.kept("name", "")), visit.console.poller.view, NEW
+    name, view, present = visit.asked.text("name"), visit.console.poller.view, NEW
     row, leaders = view.groups.get(name), view.leaders()
     async with visit.console.trial() as admin:  # it does not make a broker create the group
         for broker in () if row is None else row.brokers:
@@ -75,7 +75,7 @@ async def show_form(
         name=name,
         exists=row is not None,
         clusters=clusters or view.clusters,
-        values={key: visit.kept(key, present[key]) for key in (*SWITCHES, *NUMBERS)},
+        values={key: visit.asked.text(key) or present[key] for key in (*SWITCHES, *NUMBERS)},
         switches=SWITCHES,
         numbers=NUMBERS,
         changes=changes,

@@ -70,7 +70,7 @@ class QueueLag:
 
 async def group(visit: PageVisit) -> Response:
     """Show one group, asked of the brokers now; with ``why=1`` also what holds it back."""
-    name, admin = visit.form.text("name") or visit.query.needed("name"), visit.console.admin
+    name, admin = visit.asked.needed("name"), visit.console.admin
     offline = False
 
     async def read_members() -> Answers[ConsumerConnection] | None:

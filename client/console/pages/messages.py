@@ -29,15 +29,16 @@ async def messages(visit: PageVisit) -> Response:
     """Search by id, key or time."""
     query, admin = visit.query, visit.console.admin
     topic, by = query.text("topic"), query.text("by") or "time"
+    timed = by == "time" and visit.refusal is None
     found: reading.FoundMessages | None = None
-    end = query.moment_ms("end", now_ms()) if by == "time" else now_ms()
-    begin = query.moment_ms("begin", end - HOUR_MS) if by == "time" else end - HOUR_MS
-    if topic:
+    end = query.moment_ms("end", now_ms()) if timed else now_ms()
+    begin = query.moment_ms("begin", end - HOUR_MS) if timed else end - HOUR_MS
+    if topic and visit.refusal is None:
         if by == "id" and query.text("id"):
             found = await reading.with_id(admin, topic, query.text("id"))
         elif by == "key" and query.text("key"):
             found = await reading.with_key(admin, topic, query.text("key"))
-        elif by == "time":
+        elif timed:
             if begin > end:
                 raise FormInvalid("messages.order")
             found = await reading.in_time(admin, topic, begin, end, count=SHOWN_MAX)
@@ -77,7 +78,7 @@ async def chosen_message(visit: PageVisit, fields: FormFields) -> tuple[str, Sto
 
 async def message(visit: PageVisit) -> Response:
     """Show one message with its trace, and which groups are past it."""
-    broker, found = await chosen_message(visit, visit.query)
+    broker, found = await chosen_message(visit, visit.asked)
     trace: object = None
     groups: dict[str, bool | None] | None = None
     problems: list[str] = []
@@ -151,9 +152,9 @@ async def resend(visit: PageVisit) -> Response:
 
 
 PAGES = (
-    Page("GET", "/messages", messages),
+    Page("GET", "/messages", messages, form=messages),
     Page("GET", "/message", message),
-    Page("POST", "/message/resend", resend, role=UserRole.OPERATOR, change=True),
+    Page("POST", "/message/resend", resend, UserRole.OPERATOR, change=True, form=message),
 )
 
 

@@ -44,7 +44,7 @@ async def policies(visit: PageVisit) -> Response:
     users: Answers[list[User]] = await admin.for_each(masters, users_of)
     acls: Answers[list[Acl]] = await admin.for_each(masters, acls_of)
     refusals = [error for error in users.failures.values() if isinstance(error, BrokerError)]
-    answer, unanswered = await _decisions(visit, masters)
+    answer, unanswered = ({}, []) if visit.refusal else await _decisions(visit, masters)
     off = bool(masters) and not users.values and len(refusals) == len(users.failures)
     problems = [] if off else sorted({*problem_lines(users), *problem_lines(acls), *unanswered})
     return visit.page(
@@ -112,7 +112,7 @@ async def create_user(visit: PageVisit) -> Response:
     if len(name) > NAME_LENGTH_MAX:
         raise FormInvalid("policies.long_name", "name", most=NAME_LENGTH_MAX)
     if not password:
-        raise FormInvalid("policies.no_password")
+        raise FormInvalid("policies.no_password", "password")
     kind = "Super" if form.text("type") == "Super" else "Normal"
     body = User(username=name, password=password, user_type=kind).encode()
     await visit.change(
@@ -224,10 +224,10 @@ async def delete_rule(visit: PageVisit) -> Response:
 
 
 PAGES = (
-    Page("GET", "/policies", policies, role=UserRole.ADMIN),
-    Page("POST", "/policies/user", create_user, role=UserRole.ADMIN, change=True),
-    Page("POST", "/policies/user/update", update_user, role=UserRole.ADMIN, change=True),
-    Page("POST", "/policies/user/delete", delete_user, role=UserRole.ADMIN, change=True),
-    Page("POST", "/policies/rule", create_rule, role=UserRole.ADMIN, change=True),
-    Page("POST", "/policies/rule/delete", delete_rule, role=UserRole.ADMIN, change=True),
+    Page("GET", "/policies", policies, role=UserRole.ADMIN, form=policies),
+    Page("POST", "/policies/user", create_user, UserRole.ADMIN, change=True, form=policies),
+    Page("POST", "/policies/user/update", update_user, UserRole.ADMIN, change=True, form=policies),
+    Page("POST", "/policies/user/delete", delete_user, UserRole.ADMIN, change=True, form=policies),
+    Page("POST", "/policies/rule", create_rule, UserRole.ADMIN, change=True, form=policies),
+    Page("POST", "/policies/rule/delete", delete_rule, UserRole.ADMIN, change=True, form=policies),
 )

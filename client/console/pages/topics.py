@@ -48,7 +48,7 @@ async def topics(visit: PageVisit) -> Response:
 
 async def topic(visit: PageVisit) -> Response:
     """Show one topic, asked of its brokers now."""
-    name, admin = visit.query.needed("name"), visit.console.admin
+    name, admin = visit.asked.needed("name"), visit.console.admin
     route = await admin.route(name)
     addresses = {
         data.broker_name: data.broker_addrs[min(data.broker_addrs)]
@@ -139,7 +139,7 @@ async def update(visit: PageVisit) -> Response:
     brokers = await admin.topic_brokers(name)
     chosen = {broker: brokers[broker]} if broker in brokers else brokers
     if broker and broker not in brokers:
-        raise FormInvalid("topics.not_there", name=name, broker=broker[:100])
+        raise FormInvalid("topics.not_there", "broker", name=name, broker=broker[:100])
     changes: dict[str, Any] = {
         "read_queues": form.whole("read_queues", 1, QUEUES_MAX),
         "write_queues": form.whole("write_queues", 1, QUEUES_MAX),
@@ -196,7 +196,7 @@ async def send(visit: PageVisit) -> Response:
     form, name = visit.form, visit.form.needed("name")
     body, tag, keys = form.raw("body"), form.text("tag"), form.text("keys").split()[:KEYS_MAX]
     if not body:
-        raise FormInvalid("topics.no_body")
+        raise FormInvalid("topics.no_body", "body")
     try:
         check_tag(tag or "-")
     except TrioMQError:
@@ -229,7 +229,7 @@ PAGES = (
     Page("GET", "/topic", topic),
     Page("GET", "/topics/create", show_create, role=UserRole.OPERATOR),
     Page("POST", "/topics/create", create, UserRole.OPERATOR, change=True, form=show_create),
-    Page("POST", "/topic/update", update, role=UserRole.OPERATOR, change=True),
-    Page("POST", "/topic/delete", delete, role=UserRole.ADMIN, change=True),
-    Page("POST", "/topic/send", send, role=UserRole.OPERATOR, change=True),
+    Page("POST", "/topic/update", update, UserRole.OPERATOR, change=True, form=topic),
+    Page("POST", "/topic/delete", delete, UserRole.ADMIN, change=True, form=topic),
+    Page("POST", "/topic/send", send, UserRole.OPERATOR, change=True, form=topic),
 )

@@ -13,6 +13,7 @@ from access_callers import ROOT, SETTINGS
 from console_pages import PageClient, console_of
 from hooked_cluster import hooked_cluster
 
+from triomq.client.admin.cluster_view import BrokerRow
 from triomq.client.console.pages import PAGES
 from triomq.remoting.protocol.signing import Credentials
 
@@ -82,6 +83,18 @@ GETS: tuple[tuple[str, dict[str, str]], ...] = (
 )
 
 
+UNSHOWN = {
+    ("/topics/create", "cluster"),  # a choice that does not exist
+    ("/topic/update", "broker"),
+    ("/topic/update", "perm"),
+    ("/topic/update", "read_queues"),  # of a broker that the form does not name
+    # What the form is about does not exist, or it has just a button: there is no form to show.
+    *((path, path) for path in ("/message/resend", "/configuration/change", "/group/member")),
+    *((path, path) for path in ("/broker", "/broker/drain", "/broker/undrain", "/broker/promote")),
+    *((path, path) for path in ("/policies/rule/delete", "/dead-letters/export")),
+}
+
+
 async def said(client: PageClient) -> str:
     """Return the text about the mistake; no other language than the page's is in it."""
     found = ALERT.search(client.text)
@@ -90,12 +103,52 @@ async def said(client: PageClient) -> str:
     return found[2]
 
 
-def is_kept(page: str, fields: dict[str, Any]) -> bool:
-    """Tell whether a page shows a form of a move with what the user wrote."""
-    written = [
-        f'value="{fields[name]}"' for name in {"name", "topic", "time", "by"} & fields.keys()
-    ]
-    return 'action="/group/move"' in page and all(one in page for one in written)
+def not_kept(page: str, path: str, fields: dict[str, Any]) -> list[str]:
+    """Return what the user wrote, except passwords, and the form that was sent does not show."""
+    form = re.search(rf'<form method="\w+" action="{path}".*?</form>', page, re.DOTALL)
+    if form is None:
+        return [path]
+    shown = {
+        *re.findall(r'name="(\w+)"(?: type="[\w-]+")? value="([^"]*)"', form[0]),
+        *re.findall(r'<select name="(\w+)".*?<option value="([^"]*)" selected', form[0]),
+        *re.findall(r'<textarea name="(\w+)"[^>]*>\n([^<]*)', form[0]),
+    }
+    asked = {name for name, _ in shown}
+    return [name for name in asked & fields.keys() if (name, fields[name]) not in shown]
+
+
+def about(broker: BrokerRow) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Return wrong forms about a broker that exists, and one that it refuses itself."""
+    named = {"address": broker.address, "name": broker.name}
+    return (
+        ("/topic/update", {**TOPIC, "broker": broker.name, "read_queues": "x", "perm": "4"}),
+        ("/topic/update", {**TOPIC, "broker": broker.name, "write_queues": "0", "perm": "2"}),
+        ("/broker/drain", {**named, "confirm": "another"}),
+        ("/configuration/change", {"key": "brokerPermission", "value": "sideways"}),
+    )
+
+
+@pytest.mark.feature(147)
+async def test_a_refused_form_about_a_broker_keeps_what_the_user_wrote(tmp_path: Path) -> None:
+    root = Credentials(access_key=ROOT[0], secret_key=ROOT[1])
+    async with (
+        hooked_cluster(tmp_path, (), **SETTINGS) as namesrv,
+        console_of(namesrv, tmp_path, credentials=root) as client,
+    ):
+        await client.log_in("admin")
+        with trio.fail_after(10):
+            while not client.console.poller.view.brokers:
+                await trio.sleep(0.05)
+        await client.get("/topics/create")
+        await client.post("/topics/create", **HERE, type="NORMAL", queues="1")
+        statuses = []
+        for path, fields in about(client.console.poller.view.brokers[0]):
+            await client.get("/topics/create")
+            await client.post(path, **fields)
+            assert not_kept(client.text, path, fields) == [], client.text
+            assert 'role="alert"' in client.text
+            statuses.append(client.status)
+    assert statuses == [400, 400, 400, 502]
 
 
 @pytest.mark.feature(147)
@@ -113,17 +166,19 @@ async def test_what_is_wrong_is_said_in_the_users_language(tmp_path: Path) -> No
                 await trio.sleep(0.05)
         await client.get("/topics/create")
         await client.post("/topics/create", **HERE, type="NORMAL", queues="1")
-        wrong = []
+        wrong: list[tuple[str, str, dict[str, Any], int, str]] = []
+        lost: list[tuple[str, dict[str, Any], str]] = []
         for language, each in (("zh", 1), ("en", 4)):  # a part of them shows a mixed-up language
             await client.get(f"/preferences?language={language}&next=/")
             for path, fields in POSTS[::each]:
                 await client.get("/topics/create")
                 await client.post(path, **fields)
                 wrong.append((language, path, fields, client.status, await said(client)))
-                assert path != "/group/move" or is_kept(client.text, fields)
+                lost += [(path, fields, one) for one in not_kept(client.text, path, fields)]
             for path, fields in GETS[::each]:
                 await client.get(f"{path}?{urlencode(fields)}")
                 wrong.append((language, path, fields, client.status, await said(client)))
-                assert path != "/group/move" or is_kept(client.text, fields)
+                lost += [(path, fields, one) for one in not_kept(client.text, path, fields)]
     assert [one for one in wrong if bool(CHINESE.search(one[-1])) != (one[0] == "zh")] == []
     assert {status for _, _, _, status, _ in wrong} == {400, 502}
+    assert {(path, name) for path, _, name in lost} == UNSHOWN
