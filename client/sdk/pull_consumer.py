@@ -40,7 +40,7 @@ from triomq.client.receiving.inbox import Inbox, InboxClosed
 from triomq.client.receiving.member_spec import AssignmentChange, MemberSpec
 from triomq.client.receiving.membership import Membership, open_membership
 from triomq.client.receiving.newest_values import NewestValues
-from triomq.client.receiving.offsets import ConsumeFrom, OffsetStore, Start, timestamp_ms
+from triomq.client.receiving.offsets import ConsumeFrom, OffsetStore, Start, ask_all, timestamp_ms
 from triomq.client.receiving.received import ReceivedMessage
 from triomq.client.receiving.subscribing import (
     Sql,
@@ -372,17 +372,20 @@ class PullConsumer(GroupConsumer[Membership]):
 
         An offset is that of the next message to read.
 
-        Raises: ``QueueNotAssigned``; ``TrioMQError`` from the broker.
+        Raises: ``QueueNotAssigned``; ``TrioMQError`` from a broker, or for one that is away, when
+        the offsets of all other queues are stored.
         """
         if offsets is None:
             self._declare_done()
             chosen = self._member().fetcher.owned()
         else:
             chosen = self._noted(offsets)
-        for assignment in chosen:
-            if assignment.committable >= 0 and assignment.committable != assignment.stored:
-                await self._offsets(assignment.queue).store_one(assignment)
-        await trio.lowlevel.checkpoint()
+        new = {
+            each.queue: each
+            for each in chosen
+            if each.committable >= 0 and each.committable != each.stored
+        }
+        await ask_all(lambda queue: self._offsets(queue).store_one(new[queue]), new)
 
     def commit_nowait(self, offsets: Mapping[MessageQueue, SupportsIndex] | None = None) -> None:
         """Store offsets as ``commit`` does, in the background and until that works.

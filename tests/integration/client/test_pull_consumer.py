@@ -22,10 +22,11 @@ from triomq import (
     RouteNotFound,
     SettingsError,
     Sql,
+    TrioMQError,
 )
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.server.requests import Request, Response
-from triomq.testing import InProcessCluster
+from triomq.testing import InProcessCluster, local_cluster
 
 QUEUE = MessageQueue("Numbers", "broker-a", 0)
 
@@ -95,6 +96,23 @@ async def test_commit_decides_where_the_next_one_begins(triomq_cluster: InProces
         assert await take(consumer, 1) == [4]
         await consumer.commit({QUEUE: 8})
         assert await consumer.committed(QUEUE) == 8
+
+
+async def test_commit_stores_all_it_can_beside_a_broker_that_is_away() -> None:
+    async with local_cluster(brokers=2) as cluster:
+        await cluster.create_topic("Numbers", queues=1)
+        away, here = MessageQueue("Numbers", "broker-a", 0), MessageQueue("Numbers", "broker-b", 0)
+        async with PullConsumer(
+            cluster.namesrv_address,
+            group="readers",
+            settings=ConsumerSettings(offset_timeout=0.2),
+            auto_commit=False,
+        ) as consumer:
+            await consumer.assign([away, here])
+            await cluster.stop_broker("broker-a")
+            with pytest.raises(TrioMQError, match="broker-a"):
+                await consumer.commit({away: 3, here: 2})
+            assert await consumer.committed(here) == 2
 
 
 @pytest.mark.feature("176e")
