@@ -34,12 +34,15 @@ class BrokerMissing(TrioMQError):
     """No broker of that name exists, or none with the wanted topic."""
 
     name: str
+    """empty: any broker would do"""
     known: tuple[str, ...] = attrs.field(converter=_sorted)
     where: str = "in the cluster"
     none: str = "none is registered; start one with `mqbroker -n ADDRESSES`"
 
     def __str__(self) -> str:
         known = f"use one of {', '.join(self.known)}" if self.known else self.none
+        if not self.name:
+            return f"there is no broker {self.where}: {known}"
         return f"there is no broker {self.name!r} {self.where}: {known}"
 
 

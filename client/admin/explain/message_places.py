@@ -113,7 +113,7 @@ async def find_places(
     servers = await admin.brokers()
     if not servers:
         with_missing(Answers({}, {}), names_beside((), await admin.missing_brokers())).some()
-        raise BrokerMissing("any", ())
+        raise BrokerMissing("", ())
     answering = await answering_servers(admin, servers)
     brokers = answering.addresses
     places: list[str] = []

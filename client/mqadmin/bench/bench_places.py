@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 import attrs
@@ -12,6 +12,7 @@ import trio
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.arguments import UsageError
 from triomq.client.admin.cluster_view import topic_kind
+from triomq.client.admin.missing_brokers import BrokerLeft
 from triomq.client.core.errors import TrioMQError
 from triomq.client.mqadmin.core.places import ask_each
 from triomq.remoting.protocol.codes import RequestCode
@@ -23,6 +24,8 @@ CLEAN_UP_SECONDS = 10.0
 """twice the limit of one request: a broker that hangs must leave time for the name servers"""
 NAMES_MAX = 5
 """names that a refusal lists"""
+Failures = Mapping[str, TrioMQError]
+"""of brokers, by address or name"""
 
 
 @attrs.frozen
@@ -31,7 +34,7 @@ class OwnTopic:
 
     name: str
     missing: Mapping[str, str]
-    """address of a broker without a part of it → why"""
+    """broker without a part of it, by name if it is not registered, else by address → why"""
 
 
 def new_name() -> str:
@@ -101,17 +104,25 @@ async def own_topic(
     """
     topic = new_name()
 
-    async def delete() -> dict[str, str]:
-        return (await admin.delete_topic(topic)).reasons()
+    async def delete() -> Failures:
+        return (await admin.delete_topic(topic)).failures
 
-    await admin.cluster()  # without a name server nothing is created, and nothing is to be deleted
+    # Without a name server nothing is created, and nothing is to be deleted.
+    absent = await _absent(admin)
     try:
         answers = await admin.update_topic(topic, read_queues=queues, write_queues=queues)
         answers.some()
-        yield OwnTopic(topic, answers.reasons())
+        yield OwnTopic(
+            topic,
+            {
+                error.broker.name if isinstance(error, BrokerLeft) else label: str(error)
+                for label, error in answers.failures.items()
+            },
+        )
     finally:
         if not keep:
-            await _clean(admin, f"topic {topic}", f"topic delete -t {topic}", warn, delete)
+            what, fix = f"topic {topic}", f"topic delete -t {topic}"
+            await _clean(admin, what, fix, warn, delete, absent)
 
 
 @asynccontextmanager
@@ -119,19 +130,26 @@ async def own_group(admin: Admin, warn: Callable[[str], object]) -> AsyncIterato
     """Return a new group, which is deleted with its offsets and retry topics after the block."""
     group = new_name()
 
-    async def delete() -> dict[str, str]:
+    async def delete() -> Failures:
         addresses = [broker.address for broker in await admin.brokers(masters_only=True)]
         header = DeleteGroupHeader(group, True, True)
         code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-        reasons = (await ask_each(admin, addresses, code, header)).reasons()
+        failures = {**(await ask_each(admin, addresses, code, header)).failures}
         for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group):
-            reasons |= (await admin.delete_topic(topic)).reasons()
-        return reasons
+            failures |= (await admin.delete_topic(topic)).failures
+        return failures
 
+    absent = await _absent(admin)
     try:
         yield group
     finally:
-        await _clean(admin, f"group {group}", f"group delete -g {group}", warn, delete)
+        await _clean(admin, f"group {group}", f"group delete -g {group}", warn, delete, absent)
+
+
+async def _absent(admin: Admin) -> set[str]:
+    """Return the addresses of missing brokers: nothing of a run that begins now is there."""
+    await admin.cluster()
+    return {broker.address for broker in await admin.missing_brokers() or ()}
 
 
 async def _clean(
@@ -139,15 +157,23 @@ async def _clean(
     what: str,
     fix: str,
     warn: Callable[[str], object],
-    delete: Callable[[], Awaitable[dict[str, str]]],
+    delete: Callable[[], Awaitable[Failures]],
+    absent: Container[str],
 ) -> None:
-    """Delete something even if the run is cancelled; warn about what is left."""
+    """Delete something even if the run is cancelled; warn about what is left.
+
+    ``absent``: addresses of brokers that have nothing of it.
+    """
     admin.limit_to(CLEAN_UP_SECONDS)
-    reasons = {"": f"no answer within {CLEAN_UP_SECONDS:.0f} s"}
+    reasons = [f"no answer within {CLEAN_UP_SECONDS:.0f} s"]
     with trio.move_on_after(CLEAN_UP_SECONDS, shield=True):
         try:
-            reasons = await delete()
+            reasons = [
+                str(error)
+                for error in (await delete()).values()
+                if not (isinstance(error, BrokerLeft) and error.broker.address in absent)
+            ]
         except TrioMQError as error:
-            reasons = {"": str(error)}
-    for why in dict.fromkeys(reasons.values()):
+            reasons = [str(error)]
+    for why in dict.fromkeys(reasons):
         warn(f"{what} may be left: {why}; delete it with `mqadmin {fix} -c CLUSTER`")

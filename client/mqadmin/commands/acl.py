@@ -13,7 +13,7 @@ from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import PolicyNotFound
 from triomq.client.mqadmin.core.account_copy import BETWEEN, AccountCopy, names, preposition
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
-from triomq.client.mqadmin.core.places import BROKERS, EVERYWHERE, chosen_brokers
+from triomq.client.mqadmin.core.places import BROKERS, EVERYWHERE, beside_missing, chosen_brokers
 from triomq.client.mqadmin.core.result import Result, answered, table_of
 from triomq.remoting.protocol.bodies.auth import Acl, Policy, PolicyEntry
 from triomq.remoting.protocol.codes import RequestCode
@@ -147,7 +147,7 @@ async def get_acl(admin: Admin, options: Values) -> Result:
             return []
         return [read_body(Acl, answer)] if answer.body else []
 
-    answers = await admin.for_each(addresses, rules_at)
+    answers = await beside_missing(admin, options, await admin.for_each(addresses, rules_at))
     if not any(answers.some().values()) and not answers.failures:
         raise SubjectMissing(
             f"rules for {subject!r}",

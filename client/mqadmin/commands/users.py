@@ -16,7 +16,7 @@ from triomq.client.admin.errors import SubjectMissing
 from triomq.client.core.errors import UserNotFound
 from triomq.client.mqadmin.core.account_copy import BETWEEN, AccountCopy, names, preposition
 from triomq.client.mqadmin.core.command import AdminCommand, Effect
-from triomq.client.mqadmin.core.places import BROKERS, EVERYWHERE, chosen_brokers
+from triomq.client.mqadmin.core.places import BROKERS, EVERYWHERE, beside_missing, chosen_brokers
 from triomq.client.mqadmin.core.result import Result, answered, table_of
 from triomq.remoting.protocol.bodies.auth import User
 from triomq.remoting.protocol.codes import RequestCode
@@ -92,7 +92,7 @@ async def get_user(admin: Admin, options: Values) -> Result:
     async def users_named(address: str) -> list[User]:
         return [user for user in [await user_at(admin, address, name)] if user is not None]
 
-    answers = await admin.for_each(addresses, users_named)
+    answers = await beside_missing(admin, options, await admin.for_each(addresses, users_named))
     if not any(answers.some().values()) and not answers.failures:
         raise SubjectMissing(f"user {name!r}", CREATE_FIX)
     return users_result(answers)

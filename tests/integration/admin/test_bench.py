@@ -255,6 +255,23 @@ async def test_what_cannot_be_deleted_is_named_with_its_fix() -> None:
     assert f"mqadmin topic delete -t {topic.name}" in line
 
 
+async def test_a_broker_that_was_missing_before_keeps_nothing() -> None:
+    """No warning says that the benchmark's topic or group may be left there."""
+    async with local_cluster(brokers=2) as cluster:
+        await cluster.stop_broker("broker-b")
+        sent = await call(cluster, "bench", "send", "--count", 1)
+        consumed = await call(cluster, "bench", "consume", "--duration", 1)
+        assert (sent.code, consumed.code) == (3, 3)
+        for done in (sent, consumed):
+            assert "may be left" not in done.err
+            assert done.err.count("broker broker-b:0 is missing") == 1
+        await cluster.stop_broker("broker-a")
+        none = await call(cluster, "bench", "consume")
+        assert none.code == 1
+        (line,) = none.err.splitlines()
+        assert all(f"{name}:0 is missing" in line for name in ("broker-a", "broker-b"))
+
+
 async def test_the_own_topic_is_kept_if_that_is_wanted() -> None:
     async with local_cluster() as cluster:
         words = ("bench", "send", "--count", 1, "--keep", "--queues", 3)
