@@ -91,7 +91,8 @@ def coordinates_of(kind: str, spark: str) -> str:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
+    """Return the first two numbers of a version."""
+    return tuple(map(int, version.split(".")[:2]))
 
 
 def session_settings(spec: Spec) -> dict[str, str]:
@@ -122,6 +123,11 @@ def open_session(spec: Spec) -> SparkSession:
 
     Raises: SessionError, ValueError.
     """
+    if numbers(pyspark.__version__) < numbers(SPARK_LEAST):
+        raise SessionError(
+            f"a pipeline needs Spark {SPARK_LEAST} or newer to read topics, and this is PySpark"
+            f" {pyspark.__version__}; install a newer one"
+        )
     existing = SparkSession.getActiveSession()
     if existing is None:
         try:

@@ -17,7 +17,7 @@ from triomq.client.pipeline.core.spec import (
     Spec,
     TableSpec,
 )
-from triomq.client.pipeline.session import SETTINGS, check_session, session_settings
+from triomq.client.pipeline.session import SETTINGS, check_session, open_session, session_settings
 
 
 def spec(
@@ -74,3 +74,12 @@ def test_a_session_is_told_only_what_its_spark_can_load(kind: str, version: str,
     session: Any = NoPackages(version)
     with pytest.raises(SessionError, match=said):
         check_session(session, spec(kind))
+
+
+def test_check_and_run_refuse_a_spark_that_cannot_read_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both take their session from here; no Java begins."""
+    monkeypatch.setattr(pyspark, "__version__", "4.1.2")
+    with pytest.raises(SessionError, match=r"needs Spark 4\.2 or newer .* this is PySpark 4\.1\.2"):
+        open_session(spec())
