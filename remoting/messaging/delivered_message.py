@@ -156,10 +156,8 @@ def _set_time(field: Any, time_ms: int) -> None:
 # Bodies
 
 
-def is_inflated(message: StoredMessage) -> bool:
-    """Return whether the body of a message is unpacked: some KiB of it may be ``PLAIN_BYTES_MAX``,
-    which takes 50 ms.
-    """
+def unpacks(message: StoredMessage) -> bool:
+    """Tell whether the body of a message is unpacked for its client."""
     packed = message.sys_flag & COMPRESSED and not message.body.startswith(_GZIP_MAGIC)
     return bool(packed)
 

@@ -32,12 +32,13 @@ from triomq.remoting.messaging.checks import (
     topic_name,
 )
 from triomq.remoting.messaging.cluster import Cluster, known_route, refused_by_network
-from triomq.remoting.messaging.delivered_message import delivered_message, is_inflated
+from triomq.remoting.messaging.delivered_message import delivered_message
 from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.popped_messages import RETURN_MS, PoppedMessage
 from triomq.remoting.messaging.renewal import Renewals
 from triomq.remoting.messaging.status_codes import Refused, refused_by_broker, status
+from triomq.remoting.messaging.unpacking import off_the_loop
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
 from triomq.remoting.protocol.bodies.route import PERM_READ
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -167,9 +168,7 @@ class Receiving:
                 make = partial(
                     _first_answers, tuple(pop.unsent), request.message_queue.topic, invisible_ms
                 )
-                # Zlib gives the lock away: in a thread it does not hold the loop.
-                inflates = any(is_inflated(message.stored) for message in pop.unsent)
-                made = await trio.to_thread.run_sync(make) if inflates else make()
+                made = await off_the_loop(make, (message.stored for message in pop.unsent))
                 await answers.send(*made)
                 for _ in made:
                     message = pop.unsent.popleft()

@@ -102,7 +102,9 @@ class GrpcMessaging:
             self.settings.client_idle_ms / 1000,
             lambda: self.cluster.verifies_signatures,
         )
-        self.telemetry = TelemetryStreams(self.cluster, self.clients, self.settings, self.access)
+        self.telemetry = TelemetryStreams(
+            self.cluster, self.clients, self.settings, self._spawn, self.access
+        )
         self.renewals = Renewals(self.settings, self.limits, _steady_ms, self._retry_delay)
 
     async def run(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import attrs
@@ -17,7 +18,7 @@ import trio
 
 from triomq.remoting.core.errors import Rejected, RemotingError
 from triomq.remoting.core.log_limit import LogLimit
-from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code, Settings
+from triomq.remoting.grpc.apache_rocketmq.definition_pb2 import Code, Message, Settings
 from triomq.remoting.grpc.apache_rocketmq.service_pb2 import (
     PrintThreadStackTraceCommand,
     RecoverOrphanedTransactionCommand,
@@ -34,6 +35,7 @@ from triomq.remoting.messaging.known_clients import KnownClient, KnownClients
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.status_codes import Refused, status
 from triomq.remoting.messaging.transaction_place import TransactionPlace
+from triomq.remoting.messaging.unpacking import off_the_loop
 from triomq.remoting.messaging.waiting_commands import WaitingCommands
 from triomq.remoting.protocol.bodies.running import ConsumeDirectlyResult, ConsumerRunning
 from triomq.remoting.protocol.codes import RequestCode, ResponseCode
@@ -60,11 +62,14 @@ _RESULTS = {
 
 @attrs.define(eq=False)
 class TelemetryStreams:
-    """The call, and the way of brokers' requests to clients."""
+    """The call, and the way of brokers' requests to clients. ``spawn`` starts a task that outlives
+    the call.
+    """
 
     cluster: Cluster
     clients: KnownClients
     settings: MessagingSettings
+    spawn: Callable[..., None]
     access: CallAccess | None = None
     limit: LogLimit = attrs.field(factory=LogLimit, init=False)
 
@@ -191,7 +196,10 @@ class TelemetryStreams:
     ) -> Coroutine[object, object, Command] | None:
         """Pass a broker's request to a client; return what waits for an answer that it needs."""
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
-            self._check_transaction(client, command)
+            if client.commands is None:
+                self._not_reached(client)
+            else:
+                self.spawn(self._check_transaction, client, command, name="transaction-check")
         elif command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             return self._running(client, command)
         elif command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
@@ -200,7 +208,7 @@ class TelemetryStreams:
             return _unsupported(command)
         return None
 
-    def _check_transaction(self, client: KnownClient, command: Command) -> None:
+    async def _check_transaction(self, client: KnownClient, command: Command) -> None:
         header = command.header(CheckTransactionHeader)
         (half,) = decode_records(bytes(command.body))
         place = TransactionPlace(
@@ -209,26 +217,20 @@ class TelemetryStreams:
             header.log_offset,
             header.transaction_id or half.message_id,
         )
-        reached = client.tell(
-            TelemetryCommand(
-                recover_orphaned_transaction_command=RecoverOrphanedTransactionCommand(
-                    message=delivered_message(
-                        half,
-                        topic=half.properties.get("REAL_TOPIC") or half.topic,
-                        handle="",
-                        invisible_ms=None,
-                    ),
-                    transaction_id=place.encode(),
-                )
-            )
+        asked = RecoverOrphanedTransactionCommand(
+            message=await _delivered(half, half.properties.get("REAL_TOPIC") or half.topic),
+            transaction_id=place.encode(),
         )
-        if not reached:
-            self.limit.info(
-                logger,
-                "the check of a transaction did not reach client %s, which has no telemetry"
-                " stream or does not read it; the broker checks again",
-                client.client_id,
-            )
+        if not client.tell(TelemetryCommand(recover_orphaned_transaction_command=asked)):
+            self._not_reached(client)
+
+    def _not_reached(self, client: KnownClient) -> None:
+        self.limit.info(
+            logger,
+            "the check of a transaction did not reach client %s, which has no telemetry stream or"
+            " does not read it; the broker checks again",
+            client.client_id,
+        )
 
     async def _running(self, client: KnownClient, command: Command) -> Command:
         header = command.header(ConsumerRunningHeader)
@@ -258,16 +260,12 @@ class TelemetryStreams:
         command.header(ConsumeDirectlyHeader)
         message: StoredMessage
         (message,) = decode_records(bytes(command.body))
+        delivered = await _delivered(message, message.topic)
         begun = trio.current_time()
         answer = await self._ask_client(
             client,
             lambda nonce: TelemetryCommand(
-                verify_message_command=VerifyMessageCommand(
-                    nonce=nonce,
-                    message=delivered_message(
-                        message, topic=message.topic, handle="", invisible_ms=None
-                    ),
-                )
+                verify_message_command=VerifyMessageCommand(nonce=nonce, message=delivered)
             ),
         )
         result = ConsumeDirectlyResult(
@@ -293,6 +291,12 @@ class TelemetryStreams:
                 " runs",
             )
         return answer
+
+
+async def _delivered(message: StoredMessage, topic: str) -> Message:
+    """Return a message that a client is asked about, without a handle."""
+    make = partial(delivered_message, message, topic=topic, handle="", invisible_ms=None)
+    return await off_the_loop(make, [message])
 
 
 async def _unsupported(command: Command) -> Command:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import threading
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,6 +17,8 @@ import trio.testing
 from triomq.remoting.grpc.apache_rocketmq import definition_pb2 as pb
 from triomq.remoting.grpc.apache_rocketmq import service_pb2 as rpc
 from triomq.remoting.grpc.status import CallFailed, GrpcStatus
+from triomq.remoting.messaging import telemetry
+from triomq.remoting.messaging.delivered_message import delivered_message
 from triomq.remoting.messaging.messaging_settings import MessagingSettings
 from triomq.remoting.messaging.service import EXPIRY_SECONDS, GrpcMessaging
 from triomq.remoting.messaging.telemetry import TOPICS_MAX
@@ -22,7 +27,15 @@ from triomq.remoting.messaging.waiting_commands import (
     COMMANDS_MAX,
     WaitingCommands,
 )
+from triomq.remoting.protocol.codes import RequestCode
+from triomq.remoting.protocol.command import request
+from triomq.remoting.protocol.headers.client import ConsumeDirectlyHeader
+from triomq.remoting.protocol.headers.transaction import CheckTransactionHeader
+from triomq.remoting.protocol.message_properties import encode_properties
+from triomq.remoting.protocol.record import encode_host, encode_record
+from triomq.remoting.protocol.sys_flags import COMPRESSED
 
+HOST = encode_host(bytes([127, 0, 0, 1]), 10911)
 IDLE_SECONDS = MessagingSettings().client_idle_ms / 1000
 
 
@@ -193,6 +206,63 @@ async def test_one_of_two_clients_with_the_same_id_leaves(
         await trio.sleep(2 * IDLE_SECONDS)
         assert service.clients.by_id["c"] is client  # it has a stream
     assert client.commands is None
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_bodies_that_clients_are_asked_about_are_unpacked_in_a_thread(
+    packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some KiB of a body may unfold to 16 MiB, which takes 50 ms."""
+    threads: list[int] = []
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        threads.append(threading.get_ident())
+        return delivered_message(*arguments, **options)
+
+    monkeypatch.setattr(telemetry, "delivered_message", noted)
+    record = encode_record(
+        topic="Pay",
+        queue_id=0,
+        queue_offset=1,
+        log_offset=2,
+        body=zlib.compress(b"half") if packed else b"half",
+        properties=encode_properties({"PGROUP": "Pay", "UNIQ_KEY": "01"}),
+        born_timestamp=3,
+        born_host=HOST,
+        store_timestamp=4,
+        store_host=HOST,
+        sys_flag=COMPRESSED if packed else 0,
+    )
+    code = RequestCode.CHECK_TRANSACTION_STATE
+    check = request(code, CheckTransactionHeader(1, 2, "01", "01", broker_name="b"), record)
+    consume = request(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader(consumer_group="G"), record
+    )
+    async with running_service() as service, opened(service) as stream, trio.open_nursery() as own:
+        await stream.to_server.send(publishing("T"))
+        await trio.testing.wait_all_tasks_blocked()
+        client = service.clients.by_id["c"]
+        assert service.telemetry.take_request(client, check) is None
+        answering = service.telemetry.take_request(client, consume)
+        assert answering is not None
+
+        async def ask() -> None:
+            await answering
+
+        own.start_soon(ask)
+        with trio.fail_after(10):
+            while len(stream.answers) < 3:
+                await trio.sleep(0.01)
+        own.cancel_scope.cancel()
+    asked = stream.answers[1:]
+    bodies = {
+        one.recover_orphaned_transaction_command.message.body
+        or one.verify_message_command.message.body
+        for one in asked
+    }
+    assert {gzip.decompress(body) if packed else body for body in bodies} == {b"half"}
+    assert len(threads) == 2
+    assert [one == threading.get_ident() for one in threads] == [not packed] * 2
 
 
 async def test_commands_wait_in_their_order_up_to_a_limit() -> None:
