@@ -148,6 +148,17 @@ class CommandLog:
             return ""
         return self.lasting.node.leader
 
+    def lacking(self) -> dict[str, int]:
+        """Return how many entries each other controller lacks; empty if this one does not lead."""
+        node = self.lasting.node
+        if node.leadership is None:
+            return {}
+        last = node.log.last_index
+        return {
+            member: last - progress.match_index
+            for member, progress in node.leadership.progress.items()
+        }
+
     async def commit(self, command: Command) -> ControllerState:
         """Do a command: it is on the disks of a majority before anybody sees its effect.
 

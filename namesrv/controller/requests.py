@@ -72,14 +72,21 @@ class ControllerRequests:
     def metadata(self, _request: Request) -> Response:
         """Return who leads the controllers: CONTROLLER_GET_METADATA_INFO (1005)."""
         peers = self.members.current()
-        leader = next((peer for peer in peers if peer.id == self.groups.log.leader), None)
+        log = self.groups.log
+        leader = next((peer for peer in peers if peer.id == log.leader), None)
+        learners = log.configuration.learners
         return Response(
             header=ControllerMetadataHeader(
                 group=self.settings.group_name,
                 controller_leader_id=None if leader is None else leader.id,
                 controller_leader_address=None if leader is None else leader.address,
-                is_leader=self.groups.log.leads,
+                is_leader=log.leads,
                 peers="".join(f"{peer.id}:{peer.address};" for peer in peers),
+                followers=";".join(
+                    f"{member}:{count}:learner" if member in learners else f"{member}:{count}"
+                    for member, count in log.lacking().items()
+                )
+                or None,
             )
         )
 

@@ -6,6 +6,7 @@ addController, removeController.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from triomq.client.admin.answers import read_body, read_header
@@ -43,21 +44,40 @@ async def controller_metadata(admin: Admin, options: Values) -> Result:
     blocks = []
     for address, found in answers.some().items():
         peers = [peer for peer in (found.peers or "").split(";") if peer]
+        followers = followers_of(found)
         document[address] = {
             "group": found.group,
             "controllerLeaderId": found.controller_leader_id,
             "controllerLeaderAddress": found.controller_leader_address,
             "isLeader": bool(found.is_leader),
             "peers": peers,
+            "followers": followers,
         }
         lines = [
             f"#ControllerGroup\t{found.group}",
             f"#ControllerLeaderId\t{found.controller_leader_id}",
             f"#ControllerLeaderAddress\t{found.controller_leader_address}",
-            *(f"#Peer:\t{peer}" for peer in peers),
+            *(f"#Peer:\t{peer}{how_far(followers, peer)}" for peer in peers),
         ]
         blocks.append("\n".join(lines))
     return answered(answers, {"controllers": document}, blocks)
+
+
+def followers_of(found: ControllerMetadataHeader) -> dict[str, dict[str, object]]:
+    """Return what a leader says of the other controllers, by id; empty from RocketMQ's."""
+    parts = [part.split(":") for part in (found.followers or "").split(";") if part]
+    return {
+        part[0]: {"lacking": int(part[1]), "votes": "learner" not in part[2:]}
+        for part in parts
+        if len(part) > 1 and part[1].isdecimal()
+    }
+
+
+def how_far(followers: Mapping[str, Mapping[str, object]], peer: str) -> str:
+    """Return what is to be said of a controller that lacks entries, or does not vote."""
+    follower = followers.get(peer.partition(":")[0], {"lacking": 0, "votes": True})
+    lacking = f"\tlacks {follower['lacking']} entries" if follower["lacking"] else ""
+    return lacking + ("" if follower["votes"] else "\tdoes not vote yet")
 
 
 async def names_of(admin: Admin, options: Values) -> list[str]:

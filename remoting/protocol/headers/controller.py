@@ -88,13 +88,18 @@ class ReplicaInfoResponseHeader:
 
 @header
 class ControllerMetadataHeader:
-    """Header of the answer to 1005. ``peers`` is ``n0:host:port;…``, as written by DLedger."""
+    """Header of the answer to 1005. ``peers`` is ``n0:host:port;…``, as written by DLedger.
+
+    ``followers``, which RocketMQ does not have: for each other controller ``n1:12``, which lacks 12
+    entries of the log, with ``:learner`` if it does not vote; from the leader only.
+    """
 
     group: str | None = wire("group", default=None)
     controller_leader_id: str | None = wire("controllerLeaderId", default=None)
     controller_leader_address: str | None = wire("controllerLeaderAddress", default=None)
     is_leader: bool | None = wire("isLeader", default=None)
     peers: str | None = wire("peers", default=None)
+    followers: str | None = wire("followers", default=None)
 
 
 @header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -108,6 +109,12 @@ async def test_who_leads_and_what_is_set(tmp_path: Path, monkeypatch: pytest.Mon
             refused = await mqadmin("controller", *words, "-a", run.address)
             assert refused.code != 0
             assert remark in refused.err, refused
+        entries = r"lacks [1-9]\d* entries"
+        status = await run("getControllerMetaData")
+        assert re.search(rf"#Peer:\tn1:127.0.0.1:1\t{entries}\tdoes not vote yet\n", status.out)
+        assert f"n0:{run.address}\n" in status.out
+        found = (await run("getControllerMetaData", "--json")).document["controllers"]
+        assert found[run.address]["followers"]["n1"]["votes"] is False
         tried = await run("removeController", "n1", "--dry-run")
         assert "CHANGE_CONTROLLERS" in tried.out
         document = (await run("removeController", "n1", "--json")).document

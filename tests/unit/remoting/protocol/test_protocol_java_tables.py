@@ -50,6 +50,7 @@ SET_BY_HAND = {  # entries of a header without a field in Java's class
     (325, "response"): {"MSG_REGION", "TRACE_ON"},
     (12, "request"): {"_UNIQUE_KEY_QUERY"},
     (36, "request"): {"failure"},  # ours: Java ignores it
+    (1005, "response"): {"followers"},  # likewise
     (207, "request"): {"removeOffset"},  # 4.x's name of cleanOffset
     (215, "request"): {"clusterName"},  # the class also serves 216
 }
