@@ -171,7 +171,10 @@ class ServiceSet:
 
         They exceed an end if a power failure cut the tail of the log, or clients committed too far.
         """
-        offsets, levels = self.offsets.clamp(store.max_offset), self.delayed.clamp()
+        offsets, levels = (
+            self.offsets.clamp(store.max_offset, store.appended.value),
+            self.delayed.clamp(),
+        )
         if not offsets and not levels:
             return
         example = ""

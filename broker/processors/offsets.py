@@ -13,13 +13,17 @@ import attrs
 
 from triomq.broker.roles.set_tables import SetTables
 from triomq.broker.services.delay import DelayedMessages
-from triomq.broker.services.offsets import ConsumerOffsets
+from triomq.broker.services.offsets import ConsumerOffsets, by_row
 from triomq.broker.services.statistics import Statistics
 from triomq.broker.services.subscriptions import SubscriptionGroups
 from triomq.broker.services.topics import Topics
 from triomq.broker.store.store import MessageStore
 from triomq.remoting.core.errors import Rejected
-from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from triomq.remoting.protocol.bodies.offsets import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    MovedOffsetTable,
+)
 from triomq.remoting.protocol.codes import ResponseCode
 from triomq.remoting.protocol.headers.offset import (
     GetMaxOffsetHeader,
@@ -146,7 +150,10 @@ class GroupOffsetRequests:
                 queues.pop(queue_id, None)
             elif queue_id in queues:
                 queues[queue_id] = known
+        resets, moved = self.offsets.resets, self.offsets.moved
         body = ConsumerOffsetTable(rows, version)
+        if resets or moved:
+            body = MovedOffsetTable(rows, version, by_row(resets), by_row(moved))
         return Response(body=await encoded(body, count, bare_keys=True))
 
     def all_delays(self, request: Request) -> Response:

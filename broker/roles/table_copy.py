@@ -37,7 +37,11 @@ from triomq.remoting.protocol.bodies.assignment import MessageRequestModeTable
 from triomq.remoting.protocol.bodies.auth import Acl, User
 from triomq.remoting.protocol.bodies.cluster import KvTable
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupTable
-from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from triomq.remoting.protocol.bodies.offsets import (
+    ConsumerOffsetTable,
+    DelayOffsetTable,
+    MovedOffsetTable,
+)
 from triomq.remoting.protocol.bodies.schema import decode_array
 from triomq.remoting.protocol.bodies.timer import TimerCheckPoint
 from triomq.remoting.protocol.bodies.topics import TopicTable
@@ -198,7 +202,7 @@ class TableCopy:
         if body:
             if self.pops is not None:
                 await self.pops.report(address, partial(self._log_end, address))
-            table = ConsumerOffsetTable.decode(body)
+            table = MovedOffsetTable.decode(body)
             await self._hold_progress(address, table)
             report = self._replace_offsets(table)
         await self._copy_delays(address)
@@ -303,7 +307,7 @@ class TableCopy:
         if self.pops is not None:
             await self.pops.report(address, partial(self._log_end, address))
         body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, empty=True)
-        table = ConsumerOffsetTable.decode(body) if body else ConsumerOffsetTable()
+        table = MovedOffsetTable.decode(body) if body else MovedOffsetTable()
         await self._report(address, self._replace_offsets(table))
 
     async def _ask(self, address: str, code: int, *, empty: bool = False) -> bytes:
@@ -320,7 +324,7 @@ class TableCopy:
             )
         return bytes(answer.body)
 
-    def _replace_offsets(self, table: ConsumerOffsetTable) -> OwnReport:
+    def _replace_offsets(self, table: MovedOffsetTable) -> OwnReport:
         """Copy the offsets; return what consumers committed here while the master was away."""
         self._replace_progress(table)
         found, own = self.offsets.replace(table, self.store.max_offset), self.offsets.own

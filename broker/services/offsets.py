@@ -18,7 +18,7 @@ from triomq.remoting.protocol import names
 from triomq.remoting.protocol.bodies.offsets import (
     ConsumerOffsetTable,
     LightOffsetTable,
-    OffsetMoves,
+    MovedOffsetTable,
 )
 from triomq.remoting.protocol.bodies.schema import write_plain
 from triomq.remoting.protocol.bodies.topics import DataVersion
@@ -201,22 +201,27 @@ class ConsumerOffsets(PersistedTable):
             self.touch()
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of a reset that the group does not know yet."""
-        return self.resets.get((group, topic), {}).get(queue_id) if self.resets else None
+        """Return the offset of a reset that the group does not know yet. A slave says none: its
+        master tells the group.
+        """
+        if self.own is not None or not self.resets:
+            return None
+        return self.resets.get((group, topic), {}).get(queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the same offset, and count it as known to the group from now on."""
-        queues = self.resets.get((group, topic))
-        if queues is None or queue_id not in queues:
+        offset = self.pending_reset(group, topic, queue_id)
+        if offset is None:
             return None
-        offset = queues.pop(queue_id)
+        queues = self.resets[group, topic]
+        del queues[queue_id]
         if not queues:
             del self.resets[group, topic]
         self.touch()
         return offset
 
     def replace(
-        self, table: ConsumerOffsetTable, queue_end: Callable[[str, int], int]
+        self, table: MovedOffsetTable, queue_end: Callable[[str, int], int]
     ) -> list[tuple[str, str, int, int]]:
         """Become a copy of the master's table, except for commits that the master must take over.
 
@@ -225,21 +230,32 @@ class ConsumerOffsets(PersistedTable):
         group would skip the messages up to a higher offset. Checkpoint: never.
         """
         committed = by_group(table)
+        moves = by_key(table.pending_resets), by_key(table.moved_at)
         found = self.own.beyond(committed) if self.own is not None else []
         for group, topic, queue_id, offset in found:
             committed.setdefault(group, {}).setdefault(topic, {})[queue_id] = offset
         clamp_offsets(committed, queue_end)
-        if committed != self.committed:
+        if committed != self.committed or moves != (self.resets, self.moved):
             self.committed, self._count = committed, None
+            self.resets, self.moved = moves
             self.version.load(table.data_version)
             self.touch()
         return found
 
-    def clamp(self, queue_end: Callable[[str, int], int]) -> list[tuple[str, str, int, int]]:
+    def clamp(
+        self, queue_end: Callable[[str, int], int], log_end: int
+    ) -> list[tuple[str, str, int, int]]:
         """Lower offsets beyond the end of their queue: the group would skip messages.
+
+        Moves count as made at ``log_end`` at most: check points that follow count.
 
         Returns: these offsets as (group, topic, queue, old offset).
         """
+        for ends in self.moved.values():
+            for queue_id, end in ends.items():
+                if end > log_end:
+                    ends[queue_id] = log_end
+                    self.touch()
         found = clamp_offsets(self.committed, queue_end)
         if found:
             self.version.bump()
@@ -336,7 +352,7 @@ class ConsumerOffsets(PersistedTable):
         content["offsetTable"] = self._rows
         for name, table in (("pendingResets", self.resets), ("movedAt", self.moved)):
             if table:
-                content[name] = {f"{topic}@{group}": q for (group, topic), q in table.items()}
+                content[name] = by_row(table)
         return pretty_steps(content)
 
     def _rows(self) -> Iterator[tuple[str, dict[int, int]]]:
@@ -397,14 +413,14 @@ def open_consumer_offsets(
     loaded = load_table(path, decode_offsets)
     if loaded is None and light:
         loaded = load_table(ordinary, decode_offsets)
-    committed, moves, saved_version = loaded or ({}, OffsetMoves(), None)
-    version.load(saved_version)
+    committed, table = loaded or ({}, MovedOffsetTable())
+    version.load(table.data_version)
     return ConsumerOffsets(
         path,
         version,
         committed,
-        resets=by_key(moves.pending_resets),
-        moved=by_key(moves.moved_at),
+        resets=by_key(table.pending_resets),
+        moved=by_key(table.moved_at),
         light=light,
         own=own,
         limits=limits or broker_limits(),
@@ -414,14 +430,19 @@ def open_consumer_offsets(
 
 def decode_offsets(
     content: bytes,
-) -> tuple[dict[str, dict[str, dict[int, int]]], OffsetMoves, DataVersion | None]:
+) -> tuple[dict[str, dict[str, dict[int, int]]], MovedOffsetTable]:
     """Read the table of any RocketMQ release; 4.9 writes only ``offsetTable``."""
-    table = ConsumerOffsetTable.decode(content)
+    table = MovedOffsetTable.decode(content)
     committed = by_group(table)
     for key, offset in LightOffsetTable.decode(content).lmq_offset_table.items():
         topic, _, group = key.partition("@")
         committed.setdefault(group, {})[topic] = {0: offset}
-    return committed, OffsetMoves.decode(content), table.data_version
+    return committed, table
+
+
+def by_row(table: Mapping[tuple[str, str], dict[int, int]]) -> dict[str, dict[int, int]]:
+    """Return (group, topic) -> queue -> number as rows of ``topic@group``."""
+    return {f"{topic}@{group}": dict(queues) for (group, topic), queues in table.items()}
 
 
 def by_key(rows: Mapping[str, Mapping[int, int]]) -> dict[tuple[str, str], dict[int, int]]:

@@ -81,9 +81,9 @@ class LightOffsetTable(JsonBody):
 
 
 @attrs.frozen(eq=False, repr=False)
-class OffsetMoves(JsonBody):
-    """Extras of consumerOffset.json that are ours, by ``topic@group`` and queue: offsets of which a
-    group has not heard, and where the log ended when it was moved.
+class MovedOffsetTable(ConsumerOffsetTable):
+    """The answer to 43, and consumerOffset.json, with extras that are ours, by ``topic@group`` and
+    queue: offsets of which a group has not heard, and where the log ended when it was moved.
     """
 
     pending_resets: dict[str, dict[int, int]] = attrs.field(factory=dict)

@@ -8,8 +8,10 @@ import pytest
 import trio
 from brokers import BrokerPeer, crashed_broker, peer_of, running_broker
 from pop_peer import acknowledge, pop
+from replicated_brokers import broker_group, eventually
 
 from triomq.broker.app import BrokerReady
+from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
 from triomq.remoting.protocol.codes import RequestCode as Code
 from triomq.remoting.protocol.headers.offset import (
     CloneGroupOffsetHeader,
@@ -149,3 +151,42 @@ async def test_a_clone_moves_in_the_same_way(tmp_path: Path) -> None:
         answer = await peer.call(Code.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader("G", "T", 0))
         assert answer.ext is not None
         assert answer.ext["offset"] == "3"
+
+
+@pytest.mark.parametrize("way", ["pull", "pop", "ordered pop"])
+@pytest.mark.parametrize("offset", [2, 5])
+async def test_a_slave_that_becomes_the_master_right_after_its_copy_has_the_move(
+    tmp_path: Path, way: str, offset: int
+) -> None:
+    """It has the check points and acknowledgements from before the move, too."""
+    order = way == "ordered pop"
+    async with broker_group(tmp_path) as group:
+        master = await group.start(0, "SYNC_MASTER")
+        slave = await group.start(1)
+        await begin(master.peer)
+        if way == "pull":
+            await master.peer.commit("G", "T", 0, 4)
+        else:
+            _, taken = await pop(master.peer, invisible_ms=LONG_MS, order=order)
+            for each in taken[:3]:
+                await acknowledge(master.peer, each)
+        await move(master.peer, offset)
+
+        async def copied() -> bool:
+            table = (await slave.peer.call(Code.GET_ALL_CONSUMER_OFFSET)).body
+            return ConsumerOffsetTable.decode(bytes(table)).offset_table.get("T@G") == {0: offset}
+
+        await eventually(copied)
+        await master.crash()
+        await slave.stop()
+        promoted = await group.start(0, folder="broker-1")
+        if way == "pull":
+            moved = await promoted.peer.pull("T", 0, 4)
+            assert (moved.remark, moved.header.next_begin_offset) == ("OFFSET_RESET", offset)
+            asked = QueryConsumerOffsetHeader("G", "T", 0)
+            answer = await promoted.peer.call(Code.QUERY_CONSUMER_OFFSET, asked)
+            assert (answer.ext or {})["offset"] == str(offset)
+        else:
+            await promoted.peer.send("T", b"5", queue_id=0)
+            expected = ALL[offset:] or [b"5"]
+            assert (await bodies(promoted.peer, order=order))[: len(expected)] == expected

@@ -25,7 +25,10 @@ from triomq.broker.store.core.errors import DiskFull
 from triomq.broker.store.core.watermark import Watermark
 from triomq.remoting.core.errors import RemoteProtocolError
 from triomq.remoting.protocol.bodies.cluster import KvTable
-from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable, DelayOffsetTable
+from triomq.remoting.protocol.bodies.offsets import (
+    DelayOffsetTable,
+    MovedOffsetTable,
+)
 from triomq.remoting.protocol.bodies.topics import DataVersion, TopicTable
 from triomq.remoting.protocol.codes import RequestCode
 from triomq.remoting.protocol.command import Command
@@ -75,13 +78,13 @@ def slave_offsets(folder: Path) -> ConsumerOffsets:
     return open_consumer_offsets(folder, Version(lambda: 1), own=OwnCommits())
 
 
-def table(**queues: int) -> ConsumerOffsetTable:
+def table(**queues: int) -> MovedOffsetTable:
     """Offsets of group G: ``T_0=5``."""
     rows: dict[str, dict[int, int]] = {}
     for name, offset in queues.items():
         topic, queue_id = name.split("_")
         rows.setdefault(f"{topic}@G", {})[int(queue_id)] = offset
-    return ConsumerOffsetTable(rows, DataVersion(0, 7, 7))
+    return MovedOffsetTable(rows, DataVersion(0, 7, 7))
 
 
 def test_only_commits_ahead_of_the_master_are_reported_to_it(tmp_path: Path) -> None:
@@ -277,11 +280,27 @@ def test_no_offset_goes_beyond_the_end_of_this_broker_s_queue(tmp_path: Path) ->
     assert offsets.committed["G"]["T"] == {0: 70, 1: 100}
     ends["T", 1] = 60  # the log has lost its tail
     changes = offsets.changes
-    assert offsets.clamp(lambda topic, queue_id: ends.get((topic, queue_id), 0)) == [
+    assert offsets.clamp(lambda topic, queue_id: ends.get((topic, queue_id), 0), 0) == [
         ("G", "T", 1, 100)
     ]
     assert offsets.committed["G"]["T"] == {0: 70, 1: 60}
     assert offsets.changes > changes
+
+
+def test_a_slave_copies_moves_and_leaves_it_to_its_master_to_tell_them(tmp_path: Path) -> None:
+    offsets = slave_offsets(tmp_path)
+    moves = {"T@G": {0: 5}}
+    offsets.replace(MovedOffsetTable({"T@G": {0: 5}}, None, moves, {"T@G": {0: 900}}), no_end)
+    assert offsets.pending_reset("G", "T", 0) is None
+    assert offsets.take_reset("G", "T", 0) is None
+    (tmp_path / "consumerOffset.json").write_bytes(offsets.encode())
+    master = open_consumer_offsets(tmp_path, Version(lambda: 0))
+    assert master.moved_at("G", "T", 0) == 900
+    master.clamp(no_end, 700)  # its log is shorter: what is popped from here on counts
+    assert master.moved_at("G", "T", 0) == 700
+    assert master.take_reset("G", "T", 0) == 5
+    offsets.replace(MovedOffsetTable({"T@G": {0: 5}}), no_end)
+    assert (offsets.resets, offsets.moved) == ({}, {})
 
 
 def test_a_copied_table_waits_for_the_slave_s_own_log() -> None:
@@ -358,7 +377,7 @@ async def test_progress_of_transactions_and_pop_is_used_when_the_slave_s_disk_ha
             f"{OP_HALF_TOPIC}@{GROUP}": {0: op},
             f"rmq_sys_REVIVE_LOG_C@{REVIVE_GROUP}": {0: op},
         }
-        progress = ConsumerOffsetTable({**rows, "T@G": {0: half}}, DataVersion(0, half, half))
+        progress = MovedOffsetTable({**rows, "T@G": {0: half}}, DataVersion(0, half, half))
         await copy._hold_progress("a:1", progress)
         await copy._report("a:1", copy._replace_offsets(progress))
         assert offsets.committed_offset("G", "T", 0) == half, "consumers' offsets are used at once"

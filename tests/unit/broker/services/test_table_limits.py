@@ -16,7 +16,7 @@ from triomq.broker.services.subscriptions import open_subscription_groups
 from triomq.broker.services.table_limits import BrokerTableLimits, broker_limits
 from triomq.broker.services.topics import TopicSettings, new_topic, open_topics
 from triomq.remoting.protocol.bodies.groups import SubscriptionGroupConfig
-from triomq.remoting.protocol.bodies.offsets import ConsumerOffsetTable
+from triomq.remoting.protocol.bodies.offsets import MovedOffsetTable
 from triomq.remoting.protocol.bodies.route import MessageQueue
 from triomq.remoting.protocol.bodies.topics import DataVersion
 from triomq.remoting.protocol.limits import LimitReached
@@ -98,7 +98,7 @@ def test_consumer_offsets(tmp_path: Path) -> None:
     offsets.forget_group("H")
     offsets.require_room("G", "T", 4)
     rows = {"T@G": dict.fromkeys(range(3), 1)}
-    offsets.replace(ConsumerOffsetTable(rows, DataVersion(0, 7, 7)), lambda topic, queue_id: 1)
+    offsets.replace(MovedOffsetTable(rows, DataVersion(0, 7, 7)), lambda topic, queue_id: 1)
     with pytest.raises(LimitReached):
         offsets.require_room("G", "T", 4)
 
