@@ -19,6 +19,7 @@ from mqadmin_calls import mqadmin
 from triomq import ReceivedMessage
 from triomq.client.admin.admin import Admin
 from triomq.client.admin.cluster_view import ClusterView
+from triomq.client.console import run
 from triomq.client.core.config import ClientSettings, ConsumerSettings
 from triomq.client.sdk.producer import Producer
 from triomq.client.sdk.push_consumer import PushConsumer
@@ -680,7 +681,10 @@ async def test_a_broker_s_page_is_for_people(
 
 
 @pytest.mark.feature(147)
-async def test_a_broker_is_drained_and_given_back(tmp_path: Path) -> None:
+async def test_a_broker_is_drained_and_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "REQUEST_SECONDS", 8.0)  # it drains just once
     async with (
         local_cluster(brokers=2) as cluster,
         console_of(cluster.namesrv_address, tmp_path) as client,

@@ -56,6 +56,11 @@ async def test_a_synchronous_master_and_its_slave(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
         slave = await group.start(1)
         await eventually(lambda: b"alone" in log_bytes(slave.root))
+
+        async def acknowledged() -> bool:
+            return (await ha_status(master.peer)).in_sync_slave_count == 1
+
+        await eventually(acknowledged)
         for number in range(20):
             await master.peer.send("T", b"together-%d" % number)
             assert b"together-%d" % number in log_bytes(slave.root)
