@@ -173,7 +173,11 @@ async def test_timers_go_from_us_to_java_and_back(tmp_path: Path) -> None:
                 found = await read(namesrv, "Timed", 2, 40)
                 assert [message.body for message in found] == [b"ours-before", b"ours"]
                 assert found[1].stored_at.timestamp() - began >= 8
-            await trio.sleep(2.5)  # Java saves its progress every second
+            delivered_ms = int(found[1].stored_at.timestamp() * 1000)
+            check = store / "config" / "timercheck"
+            with trio.fail_after(30):
+                while int.from_bytes(check.read_bytes()[:8], "big") <= delivered_ms:
+                    await trio.sleep(0.1)  # Java saves its progress every second
             process.kill()
             process.wait(30)
         with our_broker_on(tmp_path / "ours-2", namesrv, store):
