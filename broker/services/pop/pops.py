@@ -333,6 +333,8 @@ class Pops:
         # Acknowledged before: a client that got no answer asks again.
         if offset < position:
             return True
+        if info is None and self.offsets.moved_at(*key):
+            return True  # late: of a pop from before an operator moved the group
         following = info.acknowledge(offset, pop_time) if info is not None else offset + 1
         if isinstance(following, Refused):
             return following is Refused.LATE

@@ -67,6 +67,46 @@ async def test_what_is_in_flight_counts_no_more(tmp_path: Path) -> None:
         assert await bodies(peer) == [b"5"]
 
 
+@pytest.mark.parametrize("offset", [5, 0])
+async def test_late_acknowledgements_below_the_position_hold(tmp_path: Path, offset: int) -> None:
+    """What the old pop took and is acknowledged after the move does not come again from it, and
+    frees what counts as in flight.
+    """
+    settings = {"enablePopMessageThreshold": True, "popInflightMessageThreshold": 6}
+    async with running_broker(tmp_path, **settings) as ready, peer_of(ready) as peer:
+        await begin(peer)
+        _, taken = await pop(peer, invisible_ms=1_500)
+        await move(peer, offset)
+        for each in taken[:3]:
+            await acknowledge(peer, each)
+        await peer.send("T", b"5", queue_id=0)
+        _, again = await pop(peer, invisible_ms=LONG_MS)
+        assert [each.body for each in again] == [*ALL[offset:], b"5"]
+        for each in again:
+            await acknowledge(peer, each)
+        found: list[bytes] = []
+        with trio.fail_after(20):
+            while len(found) < 2:
+                found += await bodies(peer, poll_ms=500)
+        await peer.send("T", b"6", queue_id=0)
+        assert sorted(found) == [b"3", b"4"]
+        assert await bodies(peer) == [b"6"]
+
+
+async def test_late_acknowledgements_in_order_move_nothing(tmp_path: Path) -> None:
+    async with running_broker(tmp_path) as ready, peer_of(ready) as peer:
+        await begin(peer)
+        _, taken = await pop(peer, invisible_ms=LONG_MS, order=True)
+        await move(peer, 5)
+        for each in taken:
+            await acknowledge(peer, each)
+        await peer.send("T", b"5", queue_id=0)
+        assert await bodies(peer, order=True) == [b"5"]
+        await move(peer, 2)
+        await acknowledge(peer, taken[4])  # of a pop from before the move
+        assert await bodies(peer, order=True) == [b"2", b"3", b"4", b"5"]
+
+
 async def test_waiting_pops_are_woken(tmp_path: Path) -> None:
     async with (
         running_broker(tmp_path) as ready,
