@@ -10,7 +10,7 @@ import attrs
 import trio
 from starlette.responses import Response
 
-from triomq.client.admin.answers import Answers, all_of, read_body
+from triomq.client.admin.answers import Answers, all_of, problem_lines, read_body
 from triomq.client.admin.cluster_view import GroupRow
 from triomq.client.admin.doctor.group_checks import GroupFacts, hindrances
 from triomq.client.admin.doctor.group_facts import read_group_facts
@@ -210,8 +210,8 @@ class QueueMove:
         return None if self.present is None else self.wanted - self.present
 
 
-async def preview_of(visit: PageVisit, plan: MovePlan) -> list[QueueMove]:
-    """Return what a move would do. Raises: TrioMQError, also if one broker does not answer."""
+async def preview_of(visit: PageVisit, plan: MovePlan) -> tuple[list[QueueMove], list[str]]:
+    """Return what a move would do, and why that is unknown of some queues. Raises: TrioMQError."""
     admin = visit.console.admin
     stats = await admin.consume_stats(plan.group, plan.topic)
     present = {
@@ -237,14 +237,14 @@ async def preview_of(visit: PageVisit, plan: MovePlan) -> list[QueueMove]:
             wanted = min(max(first, (last if now is None else now) + plan.by), last)
         moves[queue] = QueueMove(queue, now, wanted, first, last)
 
-    all_of(await admin.for_each(queues, preview_queue))
-    return [moves[queue] for queue in sorted(moves)]
+    problems = problem_lines(await admin.for_each(queues, preview_queue))
+    return [moves[queue] for queue in sorted(moves)], problems
 
 
 async def show_move(visit: PageVisit) -> Response:
     """Show what a move would do; nothing is changed."""
     plan = read_plan(visit.query)
-    moves = await preview_of(visit, plan)
+    moves, problems = await preview_of(visit, plan)
     try:
         online: bool | None = bool(
             (await visit.console.admin.consumer_connections(plan.group)).values
@@ -253,13 +253,13 @@ async def show_move(visit: PageVisit) -> Response:
         online = False
     except TrioMQError:
         online = None
-    return visit.page("group_move.html", plan=plan, moves=moves, online=online)
+    return visit.page("group_move.html", plan=plan, moves=moves, online=online, problems=problems)
 
 
 async def move(visit: PageVisit) -> Response:
     """Move a group as its preview showed."""
     plan = read_plan(visit.form)
-    moves = await preview_of(visit, plan)
+    moves, _ = await preview_of(visit, plan)
     before = {f"{one.queue.broker_name}/{one.queue.queue_id}": one.present for one in moves}
     after = {f"{one.queue.broker_name}/{one.queue.queue_id}": one.wanted for one in moves}
     await visit.change(
