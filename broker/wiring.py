@@ -23,7 +23,17 @@ from triomq.broker.processors.controller_notices import ControllerNotices
 from triomq.broker.processors.group_changes import GroupChanges
 from triomq.broker.processors.group_progress import GroupProgress
 from triomq.broker.processors.ha_status import HaStatusRequests
-from triomq.broker.processors.handler_table import Processors, handler_table
+from triomq.broker.processors.handler_table import (
+    AccessHandlers,
+    AdminHandlers,
+    GroupHandlers,
+    PopHandlers,
+    Processors,
+    ReadHandlers,
+    ReplicaHandlers,
+    SendHandlers,
+    handler_table,
+)
 from triomq.broker.processors.housekeeping import Housekeeping
 from triomq.broker.processors.offsets import GroupOffsetRequests, QueueOffsetRequests
 from triomq.broker.processors.plain_acl import PlainAclRequests
@@ -239,101 +249,117 @@ def open_server(
         services.quotas,
     )
     processors = Processors(
-        send=send,
-        send_back=SendBack(send, groups, live, config.broker_ip, check),
-        recalls=Recalls(send, live, config.broker_name, role.slave is not None),
-        transactions=TransactionRequests(
-            send, services.transactions.transactions if role.slave is None else None, check
+        sends=SendHandlers(
+            send=send,
+            send_back=SendBack(send, groups, live, config.broker_ip, check),
+            recalls=Recalls(send, live, config.broker_name, role.slave is not None),
+            transactions=TransactionRequests(
+                send, services.transactions.transactions if role.slave is None else None, check
+            ),
+            replies=Replies(
+                send,
+                clients,
+                services.pushed,
+                services.registrar.settings.broker_address,
+                config.store_replies,
+            ),
+            reject=always if role.slave is not None else None,
         ),
-        replies=Replies(
-            send,
-            clients,
-            services.pushed,
-            services.registrar.settings.broker_address,
-            config.store_replies,
+        reads=ReadHandlers(
+            pull=pull,
+            query=QueryMessages(store, check),
+            queues=QueueOffsetRequests(store),
+            reject=role.slave_reads.refuses if role.slave is not None else None,
         ),
-        pull=pull,
-        pop=PopMessages(
-            store,
-            pop_checks,
-            clients,
-            statistics,
-            config.broker_name,
-            services.cold,
-            services.held_pops,
+        pops=PopHandlers(
+            pop=PopMessages(
+                store,
+                pop_checks,
+                clients,
+                statistics,
+                config.broker_name,
+                services.cold,
+                services.held_pops,
+            ),
+            polls=Polls(store, pop_checks, services.held_pops),
+            acknowledgements=Acknowledgements(
+                store, pop_checks, config.broker_name, services.held_pops, statistics
+            ),
+            assignments=Assignments(
+                topics,
+                groups,
+                clients,
+                services.request_modes,
+                Routes(services.registrar.servers, connector),
+            ),
+            rollbacks=PopRollbacks(config.store.root),
         ),
-        polls=Polls(store, pop_checks, services.held_pops),
-        acknowledgements=Acknowledgements(
-            store, pop_checks, config.broker_name, services.held_pops, statistics
+        consumers=GroupHandlers(
+            offsets=GroupOffsetRequests(
+                store, topics, groups, offsets, delayed, statistics, role.tables
+            ),
+            clients=Clients(services.clients, groups, topics, services.filters, live),
+            locks=QueueLockRequests(services.locks),
+            consumption=Consumption(
+                store,
+                known,
+                config.broker_name,
+                services.registrar.settings.broker_address,
+                services.pops,
+            ),
+            progress=GroupProgress(store, known, wall_clock_ms, config.broker_name),
+            resets=Resets(
+                store,
+                known,
+                GroupMoves(
+                    store, offsets, services.pops, held, services.held_pops, relays.tell_moved
+                ),
+                live,
+                relays,
+            ),
+            relays=relays,
+            reject_commits=role.slave.parted.known if role.slave is not None else None,
         ),
-        assignments=Assignments(
-            topics,
-            groups,
-            clients,
-            services.request_modes,
-            Routes(services.registrar.servers, connector),
+        administration=AdminHandlers(
+            topics=TopicRequests(store, known, held, services.registrar, live, config.broker_name),
+            groups=GroupRequests(known),
+            config=settings,
+            # A handler that shows figures of the server that calls it.
+            runtime=RuntimeFigures(
+                config,
+                store,
+                statistics,
+                delayed,
+                live,
+                clients,
+                lambda: server,
+                timers,
+                role.parted,
+                services.quotas,
+                settings.changed,
+            ),
+            housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
         ),
-        pop_rollbacks=PopRollbacks(config.store.root),
-        query=QueryMessages(store, check),
-        queues=QueueOffsetRequests(store),
-        offsets=GroupOffsetRequests(
-            store, topics, groups, offsets, delayed, statistics, role.tables
+        replicas=ReplicaHandlers(
+            ha_status=HaStatusRequests(store, role.master, role.slave),
+            group_changes=group_changes,
+            notices=ControllerNotices(config, store, role.tenure, group_changes.copy),
         ),
-        clients=Clients(services.clients, groups, topics, services.filters, live),
-        locks=QueueLockRequests(services.locks),
-        topics=TopicRequests(store, known, held, services.registrar, live, config.broker_name),
-        groups=GroupRequests(known),
-        consumption=Consumption(
-            store,
-            known,
-            config.broker_name,
-            services.registrar.settings.broker_address,
-            services.pops,
-        ),
-        progress=GroupProgress(store, known, wall_clock_ms, config.broker_name),
-        resets=Resets(
-            store,
-            known,
-            GroupMoves(store, offsets, services.pops, held, services.held_pops, relays.tell_moved),
-            live,
-            relays,
-        ),
-        relays=relays,
-        config=settings,
-        # A handler that shows figures of the server that calls it.
-        runtime=RuntimeFigures(
-            config,
-            store,
-            statistics,
-            delayed,
-            live,
-            clients,
-            lambda: server,
-            timers,
-            role.parted,
-            services.quotas,
-            settings.changed,
-        ),
-        housekeeping=Housekeeping(store, topics, held, slave=role.slave is not None),
-        ha_status=HaStatusRequests(store, role.master, role.slave),
-        group_changes=group_changes,
-        notices=ControllerNotices(config, store, role.tenure, group_changes.copy),
-        plain_acl=PlainAclRequests(
-            services.plain_acl,
-            config.cluster_name,
-            config.broker_name,
-            lambda: services.registrar.settings.broker_address,
-        ),
-        access=AccessRequests(
-            services.access,
-            config.access.authentication,
-            role.tables_changed,
-            None if services.plain_acl is None else services.plain_acl.table,
+        users=AccessHandlers(
+            access=AccessRequests(
+                services.access,
+                config.access.authentication,
+                role.tables_changed,
+                None if services.plain_acl is None else services.plain_acl.table,
+            ),
+            plain_acl=PlainAclRequests(
+                services.plain_acl,
+                config.cluster_name,
+                config.broker_name,
+                lambda: services.registrar.settings.broker_address,
+            ),
         ),
         require_for_body=require,
-        reject_sends=always if role.slave is not None else None,
-        reject_pulls=role.slave_reads.refuses if role.slave is not None else None,
-        reject_commits=role.slave.parted.known if role.slave is not None else None,
     )
     if check is not None:
         hooks: tuple[RequestHook, ...] = (*server_config.request_hooks, check)

@@ -79,47 +79,96 @@ NOT_ON_THE_FAST_PORT = frozenset(
 
 
 @attrs.frozen(kw_only=True)
-class Processors:
-    """One object for each family of request codes, made by ``broker/wiring.py``."""
+class SendHandlers:
+    """What stores messages."""
 
     send: SendPipeline
     send_back: SendBack
     recalls: Recalls
     transactions: TransactionRequests
     replies: Replies
+    reject: Callable[[], bool] | None = None
+    """Set on a slave, which takes no messages; called before a request enters its pool."""
+
+
+@attrs.frozen(kw_only=True)
+class ReadHandlers:
+    """What reads the log and the queues."""
+
     pull: PullMessages
+    query: QueryMessages
+    queues: QueueOffsetRequests
+    reject: Callable[[], bool] | None = None
+    """Set on a slave that may serve no pulls; called before a request enters its pool."""
+
+
+@attrs.frozen(kw_only=True)
+class PopHandlers:
+    """What POP consumers ask for."""
+
     pop: PopMessages
     polls: Polls
     acknowledgements: Acknowledgements
     assignments: Assignments
-    pop_rollbacks: PopRollbacks
-    query: QueryMessages
-    queues: QueueOffsetRequests
+    rollbacks: PopRollbacks
+
+
+@attrs.frozen(kw_only=True)
+class GroupHandlers:
+    """What consumer groups ask for, and what others ask about them."""
+
     offsets: GroupOffsetRequests
     clients: Clients
     locks: QueueLockRequests
-    topics: TopicRequests
-    groups: GroupRequests
     consumption: Consumption
     progress: GroupProgress
     resets: Resets
     relays: Relays
+    reject_commits: Callable[[], bool] | None = None
+    """Set on a slave whose log may have parted from its master's."""
+
+
+@attrs.frozen(kw_only=True)
+class AdminHandlers:
+    """What operators see and change."""
+
+    topics: TopicRequests
+    groups: GroupRequests
     config: BrokerConfigRequests
     runtime: RuntimeFigures
     housekeeping: Housekeeping
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaHandlers:
+    """What the other brokers of the group and the controller ask for."""
+
     ha_status: HaStatusRequests
     group_changes: GroupChanges
+    notices: ControllerNotices
+
+
+@attrs.frozen(kw_only=True)
+class AccessHandlers:
+    """What reads and changes users and their rules."""
+
     access: AccessRequests
     plain_acl: PlainAclRequests
-    notices: ControllerNotices
+
+
+@attrs.frozen(kw_only=True)
+class Processors:
+    """One object for each family of request codes, made by ``broker/wiring.py``."""
+
+    sends: SendHandlers
+    reads: ReadHandlers
+    pops: PopHandlers
+    consumers: GroupHandlers
+    administration: AdminHandlers
+    replicas: ReplicaHandlers
+    users: AccessHandlers
     require_for_body: RequireForBody | None = None
     """Set where requests are authorized."""
-    reject_sends: Callable[[], bool] | None = None
-    """Set on a slave, which takes no messages; called before a request enters its pool."""
-    reject_pulls: Callable[[], bool] | None = None
-    """The same, on a slave that may serve no pulls."""
-    reject_commits: Callable[[], bool] | None = None
-    """The same, on a slave whose log may have parted from its master's."""
 
 
 def in_pool(name: str, *rows: tuple[Code, Call] | tuple[Code, Call, type]) -> list[Handler]:
@@ -129,28 +178,34 @@ def in_pool(name: str, *rows: tuple[Code, Call] | tuple[Code, Call, type]) -> li
 
 def handler_table(do: Processors) -> HandlerTable:
     """Return the handlers of every request code that this broker answers."""
-    offsets, topics, groups = do.offsets, do.topics, do.groups
-    consumption, progress, changes = do.consumption, do.progress, do.group_changes
-    access, acks, clients, relays = do.access, do.acknowledgements, do.clients, do.relays
-    assigned, locks = do.assignments, do.locks
+    consumers, users = do.consumers, do.users
+    offsets, clients, locks = consumers.offsets, consumers.clients, consumers.locks
+    consumption, progress, relays = consumers.consumption, consumers.progress, consumers.relays
+    topics, groups = do.administration.topics, do.administration.groups
+    changes, notices, access = do.replicas.group_changes, do.replicas.notices, users.access
+    acks, assigned = do.pops.acknowledgements, do.pops.assignments
     checked = partial(with_body, do.require_for_body)
     send_message = Handler(
         Code.SEND_MESSAGE,
-        do.send.handle,
+        do.sends.send.handle,
         "send",
         send.SendMessageHeader,
         batch=True,
-        reject=do.reject_sends,
+        reject=do.sends.reject,
     )
     send_reply = Handler(
         Code.SEND_REPLY_MESSAGE,
-        do.replies.handle,
+        do.sends.replies.handle,
         "reply",
         send.SendMessageHeader,
-        reject=do.reject_sends,
+        reject=do.sends.reject,
     )
     pull_message = Handler(
-        Code.PULL_MESSAGE, do.pull.handle, "pull", pull.PullMessageHeader, reject=do.reject_pulls
+        Code.PULL_MESSAGE,
+        do.reads.pull.handle,
+        "pull",
+        pull.PullMessageHeader,
+        reject=do.reads.reject,
     )
     handlers = [
         send_message,
@@ -158,30 +213,34 @@ def handler_table(do: Processors) -> HandlerTable:
         attrs.evolve(send_message, code=Code.SEND_BATCH_MESSAGE, short=True),
         Handler(
             Code.CONSUMER_SEND_MSG_BACK,
-            do.send_back.handle,
+            do.sends.send_back.handle,
             "send",
             send.SendBackHeader,
-            reject=do.reject_sends,
+            reject=do.sends.reject,
         ),
         send_reply,
         attrs.evolve(send_reply, code=Code.SEND_REPLY_MESSAGE_V2, short=True),
         Handler(
             Code.END_TRANSACTION,
-            do.transactions.end,
+            do.sends.transactions.end,
             "transaction",
             transaction.EndTransactionHeader,
             batch=True,
         ),
         Handler(
-            Code.RECALL_MESSAGE, do.recalls.recall, "send", send.RecallMessageHeader, batch=True
+            Code.RECALL_MESSAGE,
+            do.sends.recalls.recall,
+            "send",
+            send.RecallMessageHeader,
+            batch=True,
         ),
         pull_message,
         attrs.evolve(pull_message, code=Code.LITE_PULL_MESSAGE, pool="lite-pull"),
         *in_pool(
             "pull",
-            (Code.POP_MESSAGE, do.pop.handle, pop.PopMessageHeader),
-            (Code.NOTIFICATION, do.polls.notify, pop.NotificationHeader),
-            (Code.POLLING_INFO, do.polls.count, pop.PollingCountHeader),
+            (Code.POP_MESSAGE, do.pops.pop.handle, pop.PopMessageHeader),
+            (Code.NOTIFICATION, do.pops.polls.notify, pop.NotificationHeader),
+            (Code.POLLING_INFO, do.pops.polls.count, pop.PollingCountHeader),
         ),
         Handler(Code.ACK_MESSAGE, acks.acknowledge, "ack", pop.AckMessageHeader, batch=True),
         Handler(
@@ -199,15 +258,15 @@ def handler_table(do: Processors) -> HandlerTable:
         ),
         *in_pool(
             "query",
-            (Code.QUERY_MESSAGE, do.query.by_key, query.QueryMessageHeader),
-            (Code.VIEW_MESSAGE_BY_ID, do.query.by_offset, query.ViewMessageHeader),
+            (Code.QUERY_MESSAGE, do.reads.query.by_key, query.QueryMessageHeader),
+            (Code.VIEW_MESSAGE_BY_ID, do.reads.query.by_offset, query.ViewMessageHeader),
         ),
         Handler(
             Code.UPDATE_CONSUMER_OFFSET,
             offsets.update,
             "consumer",
             offset.UpdateConsumerOffsetHeader,
-            reject=do.reject_commits,
+            reject=consumers.reject_commits,
         ),
         *in_pool(
             "consumer",
@@ -242,45 +301,49 @@ def handler_table(do: Processors) -> HandlerTable:
                 topic.GroupSubscriptionHeader,
             ),
             (Code.QUERY_CORRECTION_OFFSET, progress.correction, offset.CorrectionOffsetHeader),
-            (Code.CLONE_GROUP_OFFSET, do.resets.clone, offset.CloneGroupOffsetHeader),
-            (Code.GET_BROKER_CONFIG, do.config.get),
-            (Code.UPDATE_BROKER_CONFIG, do.config.update),
-            (Code.VIEW_BROKER_STATS_DATA, do.runtime.item, admin.BrokerStatsHeader),
-            (Code.GET_BROKER_HA_STATUS, do.ha_status.status),
+            (Code.CLONE_GROUP_OFFSET, consumers.resets.clone, offset.CloneGroupOffsetHeader),
+            (Code.GET_BROKER_CONFIG, do.administration.config.get),
+            (Code.UPDATE_BROKER_CONFIG, do.administration.config.update),
+            (Code.VIEW_BROKER_STATS_DATA, do.administration.runtime.item, admin.BrokerStatsHeader),
+            (Code.GET_BROKER_HA_STATUS, do.replicas.ha_status.status),
             (
                 Code.NOTIFY_MIN_BROKER_ID_CHANGE,
                 changes.smallest_id,
                 registration.MinBrokerIdChangeHeader,
             ),
             (Code.GET_TIMER_CHECK_POINT, changes.timer_check_point),
-            (Code.GET_BROKER_EPOCH_CACHE, do.notices.epochs),
+            (Code.GET_BROKER_EPOCH_CACHE, notices.epochs),
             (
                 Code.NOTIFY_BROKER_ROLE_CHANGED,
-                do.notices.role_changed,
+                notices.role_changed,
                 controller.RoleChangedHeader,
             ),
             (Code.GET_ALL_MESSAGE_REQUEST_MODE, assigned.all_modes),
-            (Code.GET_TIMER_METRICS, do.recalls.metrics),
+            (Code.GET_TIMER_METRICS, do.sends.recalls.metrics),
             (Code.AUTH_GET_USER, access.user, auth.UserHeader),
             (Code.AUTH_LIST_USER, access.users, auth.ListUsersHeader),
             (Code.AUTH_GET_ACL, access.rules, auth.AclHeader),
             (Code.AUTH_LIST_ACL, access.all_rules, auth.ListAclsHeader),
-            (Code.GET_BROKER_CLUSTER_ACL_INFO, do.plain_acl.versions),
-            (Code.GET_BROKER_CLUSTER_ACL_CONFIG, do.plain_acl.accounts),
-            (Code.DELETE_EXPIRED_COMMITLOG, do.housekeeping.delete_expired_log),
-            (Code.CLEAN_EXPIRED_CONSUMEQUEUE, do.housekeeping.delete_expired_queues),
-            (Code.CLEAN_UNUSED_TOPIC, do.housekeeping.delete_unused_topics),
-            (Code.POP_ROLLBACK, do.pop_rollbacks.roll_back),
-            (Code.RESUME_CHECK_HALF_MESSAGE, do.transactions.resume, transaction.ResumeCheckHeader),
+            (Code.GET_BROKER_CLUSTER_ACL_INFO, users.plain_acl.versions),
+            (Code.GET_BROKER_CLUSTER_ACL_CONFIG, users.plain_acl.accounts),
+            (Code.DELETE_EXPIRED_COMMITLOG, do.administration.housekeeping.delete_expired_log),
+            (Code.CLEAN_EXPIRED_CONSUMEQUEUE, do.administration.housekeeping.delete_expired_queues),
+            (Code.CLEAN_UNUSED_TOPIC, do.administration.housekeeping.delete_unused_topics),
+            (Code.POP_ROLLBACK, do.pops.rollbacks.roll_back),
+            (
+                Code.RESUME_CHECK_HALF_MESSAGE,
+                do.sends.transactions.resume,
+                transaction.ResumeCheckHeader,
+            ),
         ),
         *in_pool(
             "offset",
-            (Code.SEARCH_OFFSET_BY_TIMESTAMP, do.queues.search, offset.SearchOffsetHeader),
-            (Code.GET_MAX_OFFSET, do.queues.max_offset, offset.GetMaxOffsetHeader),
-            (Code.GET_MIN_OFFSET, do.queues.min_offset, offset.GetMinOffsetHeader),
+            (Code.SEARCH_OFFSET_BY_TIMESTAMP, do.reads.queues.search, offset.SearchOffsetHeader),
+            (Code.GET_MAX_OFFSET, do.reads.queues.max_offset, offset.GetMaxOffsetHeader),
+            (Code.GET_MIN_OFFSET, do.reads.queues.min_offset, offset.GetMinOffsetHeader),
             (
                 Code.GET_EARLIEST_MSG_STORETIME,
-                do.queues.earliest_store_time,
+                do.reads.queues.earliest_store_time,
                 offset.GetMinOffsetHeader,
             ),
         ),
@@ -311,10 +374,14 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.UPDATE_AND_GET_GROUP_FORBIDDEN, groups.forbid, topic.GroupForbiddenHeader),
             (Code.DELETE_SUBSCRIPTIONGROUP, groups.delete, topic.DeleteGroupHeader),
             (Code.SET_MESSAGE_REQUEST_MODE, checked(MessageRequestMode, assigned.set_mode)),
-            (Code.CONTROLLER_ELECT_MASTER, do.notices.hand_over, controller.ElectMasterHeader),
+            (
+                Code.CONTROLLER_ELECT_MASTER,
+                notices.hand_over,
+                controller.ElectMasterHeader,
+            ),
             (
                 Code.EXCHANGE_BROKER_HA_INFO,
-                changes.master_address if do.notices.tenure is None else do.notices.master_address,
+                changes.master_address if notices.tenure is None else notices.master_address,
                 admin.ExchangeHaAddressHeader,
             ),
             (Code.AUTH_CREATE_USER, access.create_user, auth.UserHeader),
@@ -323,20 +390,24 @@ def handler_table(do: Processors) -> HandlerTable:
             (Code.AUTH_CREATE_ACL, access.put_rules, auth.AclHeader),
             (Code.AUTH_UPDATE_ACL, access.put_rules, auth.AclHeader),
             (Code.AUTH_DELETE_ACL, access.delete_rules, auth.DeleteAclHeader),
-            (Code.UPDATE_AND_CREATE_ACL_CONFIG, do.plain_acl.put),
-            (Code.DELETE_ACL_CONFIG, do.plain_acl.delete),
-            (Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, do.plain_acl.trust),
+            (Code.UPDATE_AND_CREATE_ACL_CONFIG, users.plain_acl.put),
+            (Code.DELETE_ACL_CONFIG, users.plain_acl.delete),
+            (Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, users.plain_acl.trust),
         ),
         *in_pool(
             "disk",
-            (Code.PEEK_MESSAGE, do.polls.peek, pop.PeekMessageHeader),
+            (Code.PEEK_MESSAGE, do.pops.polls.peek, pop.PeekMessageHeader),
             (Code.GET_TOPIC_STATS_INFO, topics.stats, topic.TopicHeader),
             (Code.GET_CONSUME_STATS, consumption.group_lag, admin.ConsumeStatsHeader),
             (Code.GET_BROKER_CONSUME_STATS, consumption.broker_lag, admin.BrokerConsumeStatsHeader),
             (Code.QUERY_CONSUME_TIME_SPAN, progress.time_spans, topic.GroupTopicHeader),
             (Code.QUERY_CONSUME_QUEUE, progress.queue_entries, admin.QueryConsumeQueueHeader),
-            (Code.INVOKE_BROKER_TO_RESET_OFFSET, do.resets.reset, offset.ResetOffsetHeader),
-            (Code.GET_BROKER_RUNTIME_INFO, do.runtime.handle),
+            (
+                Code.INVOKE_BROKER_TO_RESET_OFFSET,
+                consumers.resets.reset,
+                offset.ResetOffsetHeader,
+            ),
+            (Code.GET_BROKER_RUNTIME_INFO, do.administration.runtime.handle),
         ),
         *in_pool(
             "relay",
