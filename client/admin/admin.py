@@ -26,7 +26,7 @@ from triomq.client.admin import groups, messages, topics
 from triomq.client.admin.answers import Answers, read_body, read_header
 from triomq.client.admin.broker_address import BrokerAddress, registered
 from triomq.client.admin.cleaning import Cleaning
-from triomq.client.admin.errors import BrokerMissing, ClusterNotFound, MasterMissing
+from triomq.client.admin.errors import BrokerMissing, ClusterNotFound
 from triomq.client.admin.missing_broker_search import MissingSearch
 from triomq.client.admin.missing_brokers import BrokerLeft, MissingBroker
 from triomq.client.admin.requests import AdminRequests
@@ -211,8 +211,7 @@ class Admin(OnlyAsync):
             return [address]
         masters = await self.brokers(cluster, masters_only=True)
         if not masters:
-            (await self._missing.masters_of(cluster, Answers({}, {}))).some()
-            raise BrokerMissing("", ()) if cluster is None else MasterMissing(cluster)
+            await self._missing.fail_without_masters(cluster)
         return [broker.address for broker in masters]
 
     async def broker_status(self, address: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from triomq.client.admin.answers import Answers, read_body
-from triomq.client.admin.errors import BrokerMissing
+from triomq.client.admin.errors import BrokerMissing, MasterMissing
 from triomq.client.admin.missing_brokers import DISPLACED, MissingBroker, names_beside, with_missing
 from triomq.client.admin.requests import AdminRequests
 from triomq.client.core.errors import TrioMQError
@@ -68,6 +68,11 @@ class MissingSearch:
         return with_missing(
             answers, {at: one for at, one in lost.items() if at not in answers.values}
         )
+
+    async def fail_without_masters(self, cluster: str | None) -> None:
+        """Say why no master is asked. Raises: NoBrokerAnswered, BrokerMissing, MasterMissing."""
+        (await self.masters_of(cluster, Answers({}, {}))).some()
+        raise BrokerMissing("", ()) if cluster is None else MasterMissing(cluster)
 
     async def names_beside(self, present: Collection[str], answers: Answers[T]) -> Answers[T]:
         """Add a failure for each name of which no process is left to answers by broker name."""
